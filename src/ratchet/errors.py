@@ -1,0 +1,116 @@
+"""The vocabulary of faults: one class per owner, so that message, exit code and ending follow from the type.
+
+    RatchetError
+    +-- InvalidSetting      the setting: a value is out of range or does not go with another
+    +-- IncompatibleData    the data: rows that cannot be trained on, named by number
+    +-- NotFound, Conflict  the state: no such run, or not in a state that allows the request
+    +-- VerifierFailing     the metric: too many answers could not be graded
+    +-- OutOfMemory, DiskFull, ModelUnavailable   the machine
+    +-- NotFinite           the numbers: NaN or infinity twice in a row
+    +-- NoLearningSignal    the task: every answer of every round scored alike
+    +-- Interrupted         the clock or the user: the round under way is given up
+
+Messages hold what happened with the actual value, the limit it met, and what to do. They never hold the text
+of a prompt, an answer or a ground truth: rows are named by number. Only the message is kept in ``args``, so
+every error survives a pipe between processes.
+"""
+
+from typing import ClassVar, Literal
+
+Stage = Literal["sampling", "update", "validation", "loading"]
+
+
+class RatchetError(Exception):
+    """Base of every error that Ratchet raises on purpose. Its text is meant for the user."""
+
+    code: ClassVar[str] = "error"
+
+
+class InvalidSetting(RatchetError):
+    """A setting cannot be used as given. The user corrects it.
+
+    ``field`` is the dotted key of the first setting concerned, empty where no single one is to blame.
+    """
+
+    code = "invalid_setting"
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+    def __reduce__(self) -> tuple[type["InvalidSetting"], tuple[str, str]]:
+        return type(self), (str(self), self.field)
+
+
+class IncompatibleData(RatchetError):
+    """Rows that cannot be used with these settings; up to 20 of them are named by number."""
+
+    code = "incompatible_data"
+
+
+class NotFound(RatchetError):
+    """There is no run, file or round of that name."""
+
+    code = "not_found"
+
+
+class Conflict(RatchetError):
+    """The thing exists, but its state does not allow what was asked."""
+
+    code = "conflict"
+
+
+class VerifierFailing(RatchetError):
+    """The verifier failed on more than a tenth of a round's graded answers."""
+
+    code = "metric_failures"
+
+
+class OutOfMemory(RatchetError):
+    """The device ran out of memory. ``stage`` says where, since the remedies differ."""
+
+    code = "out_of_memory"
+
+    def __init__(self, message: str, stage: Stage = "sampling") -> None:
+        super().__init__(message)
+        self.stage: Stage = stage
+
+    def __reduce__(self) -> tuple[type["OutOfMemory"], tuple[str, Stage]]:
+        return type(self), (str(self), self.stage)
+
+
+class DiskFull(RatchetError):
+    """The run folder cannot be written because the disk has no room."""
+
+    code = "disk_full"
+
+
+class ModelUnavailable(RatchetError):
+    """The base model or an adapter is missing, unreadable, or of a kind that cannot be trained here."""
+
+    code = "model_unavailable"
+
+
+class NotFinite(RatchetError):
+    """The loss or the gradient was NaN or infinite in two steps in a row."""
+
+    code = "not_finite"
+
+
+class NoLearningSignal(RatchetError):
+    """Since the start, every answer to every prompt scored the same as its siblings."""
+
+    code = "no_learning_signal"
+
+
+class Interrupted(RatchetError):
+    """The round under way was given up: the time ran out, or someone asked to stop. Not a fault."""
+
+    code = "interrupted"
+
+    def __init__(self, message: str, reason: Literal["time_limit", "stopped"] = "stopped") -> None:
+        super().__init__(message)
+        self.reason: Literal["time_limit", "stopped"] = reason
+
+    def __reduce__(self) -> tuple[type["Interrupted"], tuple[str, Literal["time_limit", "stopped"]]]:
+        return type(self), (str(self), self.reason)

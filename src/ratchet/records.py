@@ -1,0 +1,193 @@
+"""Plain data that travels between the parts: frozen, serialisable, free of behaviour.
+
+Dimensions used everywhere: P prompts in a round, G answers per prompt (the group size), B = P * G rollouts,
+T tokens, V vocabulary, b rows of a micro-batch. Holds no settings (``config.py``) and no files (``journal.py``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+from pydantic import BaseModel, ConfigDict
+
+# What became of one completion. Only "graded" speaks of the policy alone; the others are counted apart because
+# they point at the prompt, the token limit or the verifier. Verifiers return "graded", "unparseable" or "failed";
+# the engine adds "cut_off" without asking the verifier.
+Outcome = Literal["graded", "unparseable", "cut_off", "failed"]
+OUTCOMES: tuple[Outcome, ...] = ("graded", "unparseable", "cut_off", "failed")
+
+FinishReason = Literal["stop", "length"]
+
+Ending = Literal[
+    "all_rounds",
+    "nothing_left",
+    "time_limit",
+    "stopped",
+    "metric_failures",
+    "out_of_memory",
+    "disk_full",
+    "not_finite",
+    "no_learning_signal",
+    "error",
+]
+RunStatus = Literal["starting", "training", "completed", "stopped_early", "failed", "cancelled"]
+
+
+class Message(TypedDict):
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the policy is given, and what a right answer must contain.
+
+    ``id`` is the row's number in its source, counted from 1, and is how errors and logs name it. ``messages``
+    ends with a user turn. ``extras`` holds the per-row columns that some verifiers read.
+    """
+
+    id: int
+    messages: tuple[Message, ...]
+    ground_truth: str
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Grade:
+    """The verifier's finding on one completion.
+
+    ``correctness`` lies in [0, 1] and is 0 unless the outcome is "graded". ``parts`` holds further numbers of the
+    verifier (each 0..1), reported but not trained on. ``failure`` names the kind when the outcome is "failed".
+    """
+
+    correctness: float
+    outcome: Outcome
+    parts: Mapping[str, float] = field(default_factory=dict)
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What the policy wrote: token ids with the stop token, if it stopped by itself.
+
+    ``logprobs`` are natural logs, one per token, under the distribution the tokens were drawn from (temperature,
+    top-k and top-p applied); ``full_logprobs`` are those under the temperature alone. ``text`` leaves the stop
+    token out.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    full_logprobs: tuple[float, ...]
+    text: str
+    finish: FinishReason
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One completion with its grade and the reward made of it; ``format`` is 1 when the bonus was earned, else 0."""
+
+    completion: Completion
+    grade: Grade
+    format: float
+    reward: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """All rollouts of one prompt; ``prompt_token_ids`` is what the sampler was given."""
+
+    prompt: Prompt
+    prompt_token_ids: tuple[int, ...]
+    rollouts: tuple[Rollout, ...]
+
+
+class _Record(BaseModel):
+    """Base of what is written to the journal and read back, also by later versions."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Seconds(_Record):
+    """Wall-clock seconds of the parts of a round. Grading overlaps sampling: only what came after it is counted."""
+
+    sampling: float = 0.0
+    grading: float = 0.0
+    update: float = 0.0
+    validation: float = 0.0
+    total: float = 0.0
+
+
+class Validation(_Record):
+    """Greedy answers to the validation sample: shares of 0..1 over ``prompts`` answers."""
+
+    prompts: int
+    accuracy: float
+    reward: float
+    outcomes: dict[Outcome, int]
+    parts: dict[str, float] = {}
+    answer_tokens: float = 0.0
+
+
+class Learned(_Record):
+    """What the update of a round did. ``kl`` is None when beta is 0, since it is not computed then."""
+
+    steps: int
+    skipped_steps: int = 0
+    loss: float | None = None
+    gradient_norm: float | None = None
+    kl: float | None = None
+    clip_fraction: float | None = None
+    sampler_gap: float | None = None
+    tokens: int = 0
+
+
+class RoundRecord(_Record):
+    """Everything a round reports: numbers only. Round 0 has a validation and nothing else.
+
+    ``reward``, ``accuracy`` and ``outcomes`` count every sampled answer, those of groups without signal too.
+    ``entropy`` is the mean negative log-probability of the sampled tokens, an unbiased estimate in nats.
+    """
+
+    round: int
+    validation: Validation
+    best_round: int
+    best_accuracy: float
+    seconds: Seconds
+    prompt_ids: list[int] = []
+    reward: float | None = None
+    accuracy: float | None = None
+    format: float | None = None
+    parts: dict[str, float] = {}
+    groups: int = 0
+    informative_groups: int = 0
+    outcomes: dict[Outcome, int] = {}
+    failures: dict[str, int] = {}
+    answer_tokens: float | None = None
+    entropy: float | None = None
+    learned: Learned | None = None
+
+    @property
+    def signal_fraction(self) -> float:
+        """Share of groups whose rewards differed, 0 for round 0."""
+        return self.informative_groups / self.groups if self.groups else 0.0
+
+
+class RunResult(_Record):
+    """How a run ended: what ``ratchet train --json`` prints last and ``ratchet.train`` returns."""
+
+    run: str
+    folder: str
+    status: RunStatus
+    ending: Ending
+    message: str
+    rounds_done: int
+    best_round: int | None = None
+    start_accuracy: float | None = None
+    best_accuracy: float | None = None
+    heldout_before: float | None = None
+    heldout_after: float | None = None
+    highest_reward: float | None = None
+    adapter: str | None = None
+    seconds: float = 0.0

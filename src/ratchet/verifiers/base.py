@@ -1,0 +1,21 @@
+"""What a verifier is: a function from (completion text, prompt) to a Grade, and a check of ground truths."""
+
+from typing import Protocol
+
+from ratchet.records import Grade, Prompt
+
+
+class Verifier(Protocol):
+    """Checks completions. Holds no state that changes a grade and never sees the policy."""
+
+    def check_ground_truth(self, prompt: Prompt) -> str | None:
+        """Say in a few words why no completion could be graded against this ground truth, or None if one could.
+
+        The words never hold the ground truth itself.
+        """
+
+    def grade(self, text: str, prompt: Prompt) -> Grade:
+        """Grade any text at all, the empty one included, without raising. Safe to call from any thread."""
+
+    def close(self) -> None:
+        """Release worker processes, if there are any. The verifier is not used afterwards."""
