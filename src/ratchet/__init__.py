@@ -1,0 +1,32 @@
+"""Ratchet: train language models with verifiable rewards on your own machine, and be told honestly whether it helped.
+
+    import ratchet
+    result = ratchet.train({"model": "tiny", "rl": {"rounds": 6}})
+
+Nothing heavy is imported until a run starts.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ratchet.config import RunConfig as RunConfig
+    from ratchet.notebook import resume as resume
+    from ratchet.notebook import train as train
+    from ratchet.records import RunResult as RunResult
+
+__all__ = ["RunConfig", "RunResult", "resume", "train"]
+
+_HOMES = {
+    "RunConfig": "ratchet.config",
+    "RunResult": "ratchet.records",
+    "resume": "ratchet.notebook",
+    "train": "ratchet.notebook",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'ratchet' has no attribute {name!r}")

@@ -9,22 +9,20 @@ are read. Reading text (YAML, flags) is in ``config_text.py``.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
-
-CONFIG_VERSION = 1
 
 Loss = Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo"]
 FormatKind = Literal["off", "tags", "boxed", "pattern"]
 Read = Literal["whole", "after_reasoning", "answer_tag"]
 
-# Clip bounds that go with each loss where the user sets none. grpo and dr_grpo: epsilon 0.2 on both sides (Shao et al.
-# 2024, arXiv:2402.03300, section 4.2; Liu et al. 2025, arXiv:2503.20783). dapo: clip-higher 0.28 (Yu et al. 2025,
-# arXiv:2503.14476, section 4.1). gspo: 3e-4 and 4e-4 on the sequence ratio (Zheng et al. 2025, arXiv:2507.18071,
-# section 5.1). cispo bounds the weight from above alone: 5 (MiniMax 2025, arXiv:2506.13585, section 3.1, leaves the
-# number open; 5 is what Khatri et al. 2025, arXiv:2510.13786, found to work); its low bound is not used.
+# Clip bounds that go with each loss where the user sets none. grpo and dr_grpo: PPO's 0.2 on both sides (Schulman et
+# al. 2017, arXiv:1707.06347, section 6.1), as in TRL. dapo: clip-higher 0.28 (Yu et al. 2025, arXiv:2503.14476, section
+# 4.1). gspo: 3e-4 and 4e-4 on the sequence ratio (Zheng et al. 2025, arXiv:2507.18071, section 5.1). cispo bounds the
+# weight from above alone: 5 is what TRL recommends after Khatri et al. 2025, arXiv:2510.13786 (MiniMax 2025,
+# arXiv:2506.13585, leave the number open); its low bound is not used.
 CLIP_DEFAULTS: dict[Loss, tuple[float, float]] = {
     "grpo": (0.2, 0.2),
     "dapo": (0.2, 0.28),
@@ -322,10 +320,18 @@ class RlSettings(Settings):
         "length); gspo (one ratio an answer; for mixture-of-experts models); cispo (bounded weights, no clipping).",
     )
     clip_low: float | None = setting(
-        None, ge=0, le=10, label="Clip low", help="How far below 1 a ratio may act. Left out: the loss's usual value."
+        None,
+        ge=0,
+        le=10,
+        label="Clip low",
+        help="How far below 1 a ratio may act (not used by cispo). Left out: the loss's usual value.",
     )
     clip_high: float | None = setting(
-        None, ge=0, le=10, label="Clip high", help="How far above 1 a ratio may act. Left out: the loss's usual value."
+        None,
+        ge=0,
+        le=10,
+        label="Clip high",
+        help="How far above 1 a ratio may act; for cispo the largest weight itself. Left out: the loss's usual value.",
     )
     beta: float = setting(
         0.0, ge=0, le=1, label="KL coefficient", help="Pulls the policy towards the one the run started from."
@@ -426,10 +432,25 @@ class LimitSettings(Settings):
     )
 
 
+# Which verifier a source brings along, and which bonus goes with a verifier.
+_SOURCE_VERIFIERS: dict[str, VerifierSettings] = {
+    "math_pairs": MathPairsVerifier(),
+    "gsm8k": FinalNumberVerifier(),
+    "boxed": MathVerifier(),
+    "deepmath": MathVerifier(),
+}
+_VERIFIER_BONUS: dict[str, FormatKind] = {
+    "math_pairs": "tags",
+    "final_number": "tags",
+    "math": "boxed",
+    "python": "off",
+}
+
+
 class RunConfig(Settings):
     """Everything that defines a run."""
 
-    config_version: Literal[1] = CONFIG_VERSION
+    config_version: Literal[1] = 1
     model: str = setting(
         "tiny",
         min_length=1,
@@ -473,26 +494,18 @@ class RunConfig(Settings):
     )
     seed: int = setting(0, ge=0, le=2**31 - 1, label="Seed", help="Decides adapter start, prompt order and sampling.")
 
-    # Which verifier a source brings along.
-    SOURCE_VERIFIERS: ClassVar[dict[str, type[Settings]]] = {
-        "math_pairs": MathPairsVerifier,
-        "gsm8k": FinalNumberVerifier,
-        "boxed": MathVerifier,
-        "deepmath": MathVerifier,
-    }
-
     def resolved(self) -> "RunConfig":
         """Return the same run with every setting that was left out filled in. Applying it twice changes nothing.
 
         ``prompt.system_prompt``, the memory budgets and the batch size are left to whoever knows the source, the
         device and the number of prompts.
         """
-        verifier = self.verifier or self.SOURCE_VERIFIERS[self.data.source]()
+        verifier = self.verifier or _SOURCE_VERIFIERS[self.data.source]
         if isinstance(verifier, MathVerifier) and verifier.require_boxed is None:
             verifier = verifier.model_copy(update={"require_boxed": self.data.source == "boxed"})
         bonus = self.reward.format_bonus
         if bonus is None:
-            bonus = {"math_pairs": "tags", "final_number": "tags", "math": "boxed"}.get(verifier.kind, "off")
+            bonus = _VERIFIER_BONUS[verifier.kind]
         if verifier.read is None:
             verifier = verifier.model_copy(update={"read": "whole"})
         low, high = CLIP_DEFAULTS[self.rl.loss]

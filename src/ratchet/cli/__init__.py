@@ -1,0 +1,104 @@
+"""The command line: parse, one service call, render. Loads nothing heavy before a command is chosen.
+
+Exit codes follow the owner of the fault: 0 good, 1 ours, 2 setting or data, 3 wrong state or not found, 4 metric,
+machine or task; 130 after a second Ctrl-C.
+"""
+
+import json
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound, RatchetError
+
+# Name -> (module, help). The modules import what they need, so a command costs nothing until it is called.
+COMMANDS = {
+    "demo": ("demo", "Watch a small model learn, on this machine, in minutes."),
+    "train": ("train", "Train with the settings of a YAML file and of flags."),
+    "resume": ("train", "Go on with a run that was killed or stopped."),
+    "runs": ("runs", "List runs, show one, read its samples."),
+    "grade": ("grade", "Grade the answers of a JSONL file with a verifier."),
+}
+
+EXIT_OURS = 1
+EXIT_SETTING = 2
+EXIT_STATE = 3
+EXIT_TASK = 4
+EXIT_INTERRUPTED = 130
+_EXIT_CODES: dict[type[RatchetError], int] = {
+    InvalidSetting: EXIT_SETTING,
+    IncompatibleData: EXIT_SETTING,
+    NotFound: EXIT_STATE,
+    Conflict: EXIT_STATE,
+}
+
+
+def exit_code(error: RatchetError) -> int:
+    """Return the exit code of a fault; what is not in the table is the metric's, the machine's or the task's."""
+    return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), EXIT_TASK)
+
+
+class _Commands(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"ratchet.cli.{COMMANDS[cmd_name][0]}"), cmd_name)()
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        click.echo(f"ratchet {version('ratchet-rl')}")
+        ctx.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, callback=_print_version, expose_value=False, is_eager=True, help="Version.")
+def ratchet() -> None:
+    """Train language models with verifiable rewards on your own machine, and be told honestly whether it helped."""
+
+
+def main() -> NoReturn:
+    """Run the command line; every fault ends in one sentence and an exit code, ours in a traceback."""
+    as_json = "--json" in sys.argv
+    try:
+        code = ratchet.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.UsageError as error:
+        _fail("usage", _usage(error), EXIT_SETTING, as_json)
+    except click.ClickException as error:
+        _fail("usage", error.format_message(), EXIT_SETTING, as_json)
+    except RatchetError as error:
+        _fail(error.code, str(error), exit_code(error), as_json)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", "Interrupted.", EXIT_INTERRUPTED, as_json)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(EXIT_OURS)
+
+
+def _usage(error: click.UsageError) -> str:
+    help_hint = f" See {error.ctx.command_path} --help." if error.ctx else ""
+    return error.format_message() + help_hint
+
+
+def _fail(code: str, message: str, status: int, as_json: bool) -> NoReturn:
+    click.echo(f"Error: {message}", err=True)
+    if as_json:
+        click.echo(json.dumps({"error": {"code": code, "message": message}}))
+    sys.exit(status)

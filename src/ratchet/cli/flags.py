@@ -1,0 +1,67 @@
+"""Flags made from the settings model: ``--rl.prompts-per-round 16``, or ``--prompts-per-round 16`` where one has it."""
+
+from typing import Any
+
+import click
+
+from ratchet.config_text import keys, short_keys
+
+_DOT = "__"
+
+
+class SettingsCommand(click.Command):
+    """A command with a flag for every setting, listed by section in its help."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(_options())
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options, then the settings by section."""
+        own, sections = [], dict[str, list[tuple[str, str]]]()
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is None:
+                continue
+            if isinstance(param, _SettingOption):
+                sections.setdefault(param.section, []).append(record)
+            else:
+                own.append(record)
+        with formatter.section("Options"):
+            formatter.write_dl(own)
+        for section, records in sections.items():
+            with formatter.section(f"Settings: {section}"):
+                formatter.write_dl(records)
+
+
+class _SettingOption(click.Option):
+    """The flag of one setting; its text is read by ``config_text``, which knows the type and the limits."""
+
+    def __init__(self, declarations: list[str], section: str, **kwargs: Any) -> None:
+        super().__init__(declarations, **kwargs)
+        self.section = section
+
+
+def _options() -> list[_SettingOption]:
+    short = {key: leaf for leaf, key in short_keys().items() if leaf != key}
+    options = []
+    for key, fields in keys().items():
+        if key == "config_version":
+            continue
+        names = [f"--{key.replace('_', '-')}"]
+        if key in short:
+            names.append(f"--{short[key].replace('_', '-')}")
+        section = key.partition(".")[0] if "." in key else "run"
+        text = next((field.description for field in fields if field.description), None)
+        help_text = text or f"One of the kinds of {section}; see the settings reference."
+        options.append(
+            _SettingOption([key.replace(".", _DOT), *names], section, help=help_text, metavar="VALUE", type=str)
+        )
+    return options
+
+
+def given(parameters: dict[str, Any]) -> dict[str, str]:
+    """Return the settings among a command's parameters that were given: dotted key -> text."""
+    known = keys()
+    flags = {name.replace(_DOT, "."): value for name, value in parameters.items() if value is not None}
+    return {key: value for key, value in flags.items() if key in known}

@@ -1,0 +1,88 @@
+"""``ratchet grade``: grade the answers of a JSONL file with a verifier, without a model."""
+
+import json
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from ratchet.cli.train import json_option
+from ratchet.config_text import build
+from ratchet.errors import IncompatibleData
+
+_BAD_ROWS_NAMED = 20
+
+
+def grade() -> click.Command:
+    """Return the command."""
+    return click.Command(
+        "grade",
+        callback=_grade,
+        help="Grade FILE, rows {answer, ground_truth}, and write the rows with reward, correctness, outcome and parts "
+        "to stdout or --out. - reads stdin.",
+        params=[
+            click.Argument(["file"], type=click.Path(path_type=Path, allow_dash=True)),
+            click.Option(["--verifier"], required=True, help="math_pairs, final_number or math."),
+            click.Option(["--read"], help="whole, after_reasoning or answer_tag."),
+            click.Option(["--require-boxed"], type=click.BOOL, help="math: an answer without a box is unparseable."),
+            click.Option(["--limit-seconds"], type=float, help="math: longest check of one answer."),
+            click.Option(["--format-bonus"], default="off", show_default=True, help="off, tags or boxed."),
+            click.Option(["--out"], type=click.Path(path_type=Path), help="Where to write the rows."),
+            json_option(),
+        ],
+    )
+
+
+def _grade(file: Path, out: Path | None, as_json: bool, format_bonus: str, **verifier: Any) -> None:
+    settings = {
+        "kind": verifier.pop("verifier"),
+        **{name: value for name, value in verifier.items() if value is not None},
+    }
+    config = build({"verifier": settings, "reward": {"format_bonus": format_bonus}}).resolved()
+    rows = _read(file)
+    from ratchet.service.grading import grade_rows
+
+    graded, counts = grade_rows(rows, config)
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in graded)
+    if out:
+        out.write_text(text, encoding="utf-8")
+    elif not as_json:
+        sys.stdout.write(text)
+    summary = f"{len(graded)} answers: " + ", ".join(f"{name} {count}" for name, count in counts.items())
+    click.echo(summary, err=True)
+    if as_json:
+        click.echo(json.dumps({"rows": graded, "counts": counts}))
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    try:
+        stream: IO[str] = sys.stdin if str(file) == "-" else file.open(encoding="utf-8-sig")
+        with stream:
+            lines = stream.read().split("\n")
+    except OSError as error:
+        raise IncompatibleData(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise IncompatibleData(f"{file} is not UTF-8 text.") from error
+    rows, bad = [], []
+    for number, line in enumerate((line for line in lines if line.strip()), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if (
+            isinstance(row, dict)
+            and isinstance(row.get("answer"), str)
+            and isinstance(row.get("ground_truth"), str | int | float)
+        ):
+            rows.append(row)
+        else:
+            bad.append(str(number))
+    if bad:
+        named = ", ".join(bad[:_BAD_ROWS_NAMED])
+        raise IncompatibleData(
+            f"{len(bad)} rows of {file} are not {{answer: text, ground_truth: text}}: row {named}. Correct them."
+        )
+    if not rows:
+        raise IncompatibleData(f"{file} has no rows.")
+    return rows

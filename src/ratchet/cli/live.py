@@ -1,0 +1,91 @@
+"""What a run looks like while it goes on: a live line on a terminal, plain lines when piped."""
+
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from ratchet.records import OUTCOMES, RoundRecord
+from ratchet.worker import Watch
+
+_PHASES = {
+    "loading": "loading the model",
+    "sampling": "sampling answers",
+    "updating": "updating the adapter",
+    "scoring": "scoring",
+    "scored": "scored",
+}
+
+
+def console_for(as_json: bool) -> Console:
+    """Return where people's output goes: stderr when stdout carries JSON."""
+    return Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
+
+
+class Live:
+    """Shows a run's events and progress on a console, as a context manager."""
+
+    def __init__(self, console: Console, rounds: int | None) -> None:
+        self._console = console
+        self._rounds = rounds
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[counted]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("starting", total=None, counted="")
+        self._round = 0
+
+    @property
+    def watch(self) -> Watch:
+        """What to hand to the service."""
+        return Watch(on_event=self._on_event, on_progress=self._on_progress)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def _on_progress(self, phase: str, done: int, total: int) -> None:
+        counted = f"{done} / {total} answers" if total > 1 else ""
+        where = f"round {self._round}: " if self._round else ""
+        self._progress.update(
+            self._task,
+            description=where + _PHASES.get(phase, phase),
+            total=total or None,
+            completed=done,
+            counted=counted,
+        )
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        if event["event"] == "note":
+            self._console.print(f"[yellow]Note:[/yellow] {event['text']}")
+        elif event["event"] == "heldout":
+            when = "before training" if event["when"] == "before" else "with the kept adapter"
+            self._console.print(f"Held-out problems, {when}: {event['accuracy']:.1%} of {event['prompts']} right")
+        elif event["event"] == "round":
+            record = RoundRecord.model_validate(event["record"])
+            self._round = record.round + 1
+            self._console.print(round_line(record, self._rounds))
+
+
+def round_line(record: RoundRecord, rounds: int | None) -> str:
+    """Return one round as a line for people."""
+    of = f"/{rounds}" if rounds else ""
+    best = "  [green]best so far[/green]" if record.best_round == record.round else ""
+    line = f"Round {record.round:>3}{of}  validation {record.validation.accuracy:6.1%}"
+    if record.reward is not None:
+        line += f"  reward {record.reward:.3f}  learned from {record.signal_fraction:4.0%}"
+        for outcome in OUTCOMES[1:]:
+            if count := record.outcomes.get(outcome, 0):
+                line += f"  {outcome.replace('_', ' ')} {count}"
+    return f"{line}  {record.seconds.total:.1f} s{best}"

@@ -1,0 +1,102 @@
+"""A finished or running run on the terminal: table of rounds, sparkline, samples. Rendering alone."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ratchet.records import RoundRecord, RunResult
+from ratchet.service import RunSummary
+
+_BARS = "▁▂▃▄▅▆▇█"
+_PROMPT_CHARACTERS, _ANSWER_CHARACTERS = 1000, 600
+
+
+def sparkline(values: list[float]) -> str:
+    """Draw shares of 0..1 as a line of bars on a fixed scale, so that two runs compare."""
+    top = len(_BARS) - 1
+    return "".join(_BARS[round(min(1.0, max(0.0, value)) * top)] for value in values)
+
+
+def rounds_table(records: list[RoundRecord]) -> Table:
+    """Return the table of rounds."""
+    table = Table(title="Rounds", title_justify="left")
+    for column in ("round", "validation", "reward", "learned from", "cut off", "unread", "tokens", "loss", "seconds"):
+        table.add_column(column, justify="right")
+    for record in records:
+        best = record.round == record.best_round
+        number = f"{record.round} *" if best and record.round == records[-1].best_round else str(record.round)
+        cells = [number, f"{record.validation.accuracy:.1%}"]
+        if record.reward is None:
+            cells += [""] * 6
+        else:
+            loss = record.learned.loss if record.learned else None
+            cells += [
+                f"{record.reward:.3f}",
+                f"{record.informative_groups} / {record.groups}",
+                str(record.outcomes.get("cut_off", 0)),
+                str(record.outcomes.get("unparseable", 0)),
+                f"{record.answer_tokens or 0:.0f}",
+                "-" if loss is None else f"{loss:.4f}",
+            ]
+        cells.append(f"{record.seconds.total:.1f}")
+        table.add_row(*cells, style="bold" if number.endswith("*") else None)
+    return table
+
+
+def print_result(console: Console, result: RunResult, records: list[RoundRecord]) -> None:
+    """Print how a run went and ended."""
+    console.print()
+    console.print(rounds_table(records))
+    console.print(f"Validation by round  {sparkline([record.validation.accuracy for record in records])}")
+    if result.highest_reward is not None:
+        console.print(f"Highest reachable reward: {result.highest_reward:.2f}")
+    if result.heldout_before is not None and result.heldout_after is not None:
+        console.print(
+            f"[bold]Held-out problems: {result.heldout_before:.1%} before, {result.heldout_after:.1%} after[/bold]"
+        )
+    console.print(result.message)
+    console.print(f"Run {result.run} in {result.folder}")
+
+
+def print_samples(console: Console, title: str, rows: list[dict[str, Any]], *, answers: int, whole: bool) -> None:
+    """Print some prompts with their answers; long texts are shortened unless ``whole``."""
+    console.print(f"[bold]Samples of {title}[/bold]")
+    for row in rows:
+        question = row["prompt"][-1]["content"]
+        console.print(f"\n[bold]Prompt {row['prompt_id']}[/bold]  {_shown(question, _PROMPT_CHARACTERS, whole)}")
+        console.print(f"Reference  {_shown(row['ground_truth'], _ANSWER_CHARACTERS, whole)}")
+        for answer in row["answers"][:answers]:
+            tag = answer["outcome"].replace("_", " ") if answer["outcome"] != "graded" else ""
+            mark = f"{answer['reward']:.2f} {tag}".strip()
+            color = "green" if answer["correctness"] == 1 else "red"
+            console.print(f"[{color}]{mark:>8}[/{color}]  {_shown(answer['text'], _ANSWER_CHARACTERS, whole)}")
+
+
+def print_summary(console: Console, summary: RunSummary) -> None:
+    """Print what is known of a run."""
+    console.print(f"[bold]Run {summary.run}[/bold]  {summary.status.replace('_', ' ')}")
+    console.print(f"Folder   {summary.folder}")
+    console.print(f"Created  {summary.created_at}")
+    console.print(f"Model    {escape(summary.config.model)}")
+    console.print(f"Data     {summary.config.data.source}")
+    for note in summary.notes:
+        console.print(f"Note     {escape(note)}")
+    if summary.records:
+        console.print(rounds_table(list(summary.records)))
+        console.print(f"Validation by round  {sparkline([r.validation.accuracy for r in summary.records])}")
+    if summary.heldout_before is not None:
+        after = "" if summary.heldout_after is None else f", {summary.heldout_after:.1%} after"
+        console.print(f"Held-out problems: {summary.heldout_before:.1%} before{after}")
+    if summary.ended:
+        console.print(escape(str(summary.ended["message"])))
+    elif summary.status == "interrupted":
+        console.print(f"The run was cut short. Go on with it: ratchet resume {summary.run}")
+
+
+def _shown(text: str, limit: int, whole: bool) -> str:
+    # What a model wrote is shown as text: no markup, no control characters that a terminal would obey.
+    clean = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    shortened = clean if whole or len(clean) <= limit else clean[:limit] + " ..."
+    return escape(shortened)

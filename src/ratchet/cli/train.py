@@ -1,0 +1,103 @@
+"""``ratchet train`` and ``ratchet resume``."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ratchet.cli import EXIT_TASK
+from ratchet.cli.flags import SettingsCommand, given
+from ratchet.config import RunConfig
+from ratchet.config_text import build, read_file
+from ratchet.records import RunResult
+
+
+def train() -> click.Command:
+    """Return the command."""
+    return SettingsCommand(
+        "train",
+        callback=_train,
+        help="Train with the settings of CONFIG (YAML), if given, and of flags, which win.",
+        params=[
+            click.Argument(["config"], required=False, type=click.Path(path_type=Path)),
+            *run_options(),
+        ],
+        context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
+    )
+
+
+def resume() -> click.Command:
+    """Return the command."""
+    return click.Command(
+        "resume",
+        callback=_resume,
+        help="Go on with a run that was killed or stopped, from its last finished round.",
+        params=[click.Argument(["run_or_folder"]), json_option()],
+    )
+
+
+def run_options() -> list[click.Parameter]:
+    """Return the options of every command that starts a run."""
+    return [
+        click.Option(
+            ["--out"],
+            type=click.Path(path_type=Path),
+            help="Folder of the run; by default one under the user's data folder.",
+        ),
+        json_option(),
+    ]
+
+
+def json_option() -> click.Option:
+    """Return the option for machine-readable output."""
+    return click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on the last line of stdout.")
+
+
+def _train(config: Path | None, out: Path | None, as_json: bool, **parameters: Any) -> int:
+    settings = build(read_file(config) if config else {}, given(parameters))
+    return start(settings, out, as_json=as_json)[0]
+
+
+def _resume(run_or_folder: str, as_json: bool) -> int:
+    from ratchet import service
+
+    rounds = service.summary(run_or_folder).config.rl.rounds
+    return carry_out(lambda watch: service.resume(run_or_folder, watch=watch), rounds, as_json=as_json)[0]
+
+
+def start(settings: RunConfig, out: Path | None, *, as_json: bool) -> tuple[int, RunResult]:
+    """Start a run and follow it to its end; return the exit code and the result."""
+    from ratchet import service
+
+    return carry_out(
+        lambda watch: service.create_and_train(settings, out, watch=watch), settings.rl.rounds, as_json=as_json
+    )
+
+
+def carry_out(work: Callable[[Any], RunResult], rounds: int | str, *, as_json: bool) -> tuple[int, RunResult]:
+    """Do a run's work while showing it, then print how it ended and draw its curve."""
+    from ratchet import service
+    from ratchet.cli.live import Live, console_for
+    from ratchet.cli.report import print_result
+    from ratchet.service.curve import draw_curve
+
+    console = console_for(as_json)
+    with Live(console, rounds if isinstance(rounds, int) else None) as live:
+        result = work(live.watch)
+    summary = service.summary(result.folder)
+    if summary.records:
+        print_result(console, result, list(summary.records))
+        curve = draw_curve(summary, Path(result.folder) / "curve.png")
+        console.print(f"Learning curve in {curve}")
+    else:
+        console.print(result.message)
+    if as_json:
+        click.echo(result.model_dump_json())
+    return exit_status(result), result
+
+
+def exit_status(result: RunResult) -> int:
+    """Return the exit code of an ending: 0 if it is a good one that packaged an adapter, else the task's."""
+    good = result.adapter is not None and result.ending in ("all_rounds", "nothing_left", "time_limit", "stopped")
+    return 0 if good else EXIT_TASK

@@ -1,0 +1,95 @@
+"""What a row's columns must hold: text, messages and a ground truth. Everything else is a ``BadRow``."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ratchet.datasets.rows import BadRow
+from ratchet.records import Message
+
+# Kept for verifiers that read them; all other columns are dropped.
+EXTRA_COLUMNS = ("id", "difficulty", "tests", "schema", "tools")
+MOST_GROUND_TRUTH_CHARACTERS = 32_000
+
+_IMAGE_COLUMNS = ("image", "images")
+_ROLES = ("system", "user", "assistant")
+
+
+def text(row: Mapping[str, Any], column: str) -> str:
+    """Return a column's text as it stands, which must be there and not blank."""
+    value = _present(row, column)
+    if not isinstance(value, str):
+        raise BadRow(f"the column {column} is not text")
+    return _checked(value, f"the column {column}")
+
+
+def ground_truth(row: Mapping[str, Any], column: str) -> str:
+    """Return a ground truth as text without space around it; a number is taken as it is written."""
+    value = _present(row, column)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadRow(f"the column {column} is neither text nor a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadRow(f"the column {column} is not a finite number")
+    written = value if isinstance(value, str) else repr(value)
+    if len(written) > MOST_GROUND_TRUTH_CHARACTERS:
+        raise BadRow(f"the column {column} is longer than {MOST_GROUND_TRUTH_CHARACTERS:,} characters")
+    return _checked(written, f"the column {column}").strip()
+
+
+def messages(row: Mapping[str, Any], column: str) -> tuple[Message, ...]:
+    """Return a conversation that ends with a user turn; plain text is a single user turn."""
+    for image in _IMAGE_COLUMNS:
+        if row.get(image):
+            raise BadRow("it holds an image, and only text can be trained on")
+    value = _present(row, column)
+    if isinstance(value, str):
+        return ({"role": "user", "content": _checked(value, f"the column {column}")},)
+    if not isinstance(value, list):
+        raise BadRow(f"the column {column} is neither text nor a list of messages")
+    turns = tuple(turn for turn in map(_message, value) if turn["content"])
+    if not turns or turns[-1]["role"] != "user":
+        raise BadRow(f"the column {column} does not end with a user message")
+    if any(turn["role"] == "system" for turn in turns[1:]):
+        raise BadRow("a system message is not the first message")
+    return turns
+
+
+def extras(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the optional columns that the row has."""
+    return {column: row[column] for column in EXTRA_COLUMNS if row.get(column) is not None}
+
+
+def _message(value: object) -> Message:
+    """Check one message. Only a system message may be empty: some datasets have one in every row."""
+    if not isinstance(value, Mapping):
+        raise BadRow("a message is not an object with role and content")
+    role, content = value.get("role"), value.get("content")
+    if role not in _ROLES:
+        raise BadRow("a message has a role other than system, user and assistant")
+    if not isinstance(content, str):
+        if isinstance(content, list) and any("image" in str(_kind(part)) for part in content):
+            raise BadRow("a message holds an image, and only text can be trained on")
+        raise BadRow("a message has content that is not text")
+    if role == "system" and not content.strip():
+        return {"role": "system", "content": ""}
+    return {"role": role, "content": _checked(content, "a message")}
+
+
+def _kind(part: object) -> object:
+    return part.get("type") if isinstance(part, Mapping) else None
+
+
+def _present(row: Mapping[str, Any], column: str) -> Any:
+    if row.get(column) is None:
+        raise BadRow(f"the column {column} is missing")
+    return row[column]
+
+
+def _checked(value: str, what: str) -> str:
+    if not value.strip():
+        raise BadRow(f"{what} is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # an escaped half of a surrogate pair is valid JSON, but no tokenizer takes it
+        raise BadRow(f"{what} holds half a Unicode character") from None
+    return value

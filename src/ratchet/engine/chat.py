@@ -1,0 +1,81 @@
+"""The chat template: from messages to token ids, from token ids to text, and which tokens end an answer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jinja2
+
+from ratchet.errors import InvalidSetting
+from ratchet.records import Message
+
+# For models that bring no chat template. Nothing but the text itself marks the turns, so any tokenizer can read it.
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'system' %}{{ message.content }}\n\n"
+    "{% elif message.role == 'user' %}Question: {{ message.content }}\n"
+    "{% else %}Answer: {{ message.content }}{{ eos_token }}\n\n{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}Answer:{% endif %}"
+)
+
+
+class Chat:
+    """A tokenizer with its chat template and end-of-sequence ids.
+
+    Attributes:
+        end_ids: Every token id that ends an answer: the tokenizer's own and all of the generation configuration.
+        is_plain: The model brings no chat template, and the plain one is used.
+        prefilled_think: The template already opens ``<think>`` for the answer.
+    """
+
+    def __init__(self, tokenizer: Any, end_ids: frozenset[int], template_options: dict[str, Any]) -> None:
+        self.tokenizer = tokenizer
+        self.end_ids = end_ids
+        self._options = dict(template_options)
+        self.is_plain = tokenizer.chat_template is None
+        if self.is_plain:
+            tokenizer.chat_template = PLAIN_TEMPLATE
+        self._takes_system = self._accepts([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
+        opening = self._render([{"role": "user", "content": "u"}])
+        self.prefilled_think = opening.rstrip().endswith("<think>")
+        # Dropped from an answer's text wherever they stand. Other special tokens stay: some models write their
+        # <think> tags as special tokens, and the verifier must see them.
+        padding = {tokenizer.pad_token_id, tokenizer.bos_token_id}
+        self._silent_ids = (end_ids | padding) - {None}
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the token ids of a conversation up to where the answer begins."""
+        text = self._render(self._turns(messages))
+        # The template writes the special tokens itself.
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of an answer's tokens, end and padding tokens left out."""
+        kept = [token for token in token_ids if token not in self._silent_ids]
+        return str(self.tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def _turns(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages, a system message moved into the first user turn for templates that refuse it."""
+        if self._takes_system or messages[0]["role"] != "system":
+            return list(messages)
+        system, first, *rest = messages
+        return [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        try:
+            text = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True, **self._options
+            )
+        except (jinja2.TemplateError, TypeError) as error:
+            raise InvalidSetting(
+                f"The model's chat template failed on a conversation of {len(messages)} turns "
+                f"({type(error).__name__}). Check Chat template options, or choose an instruction-tuned model.",
+                field="prompt.template_options",
+            ) from error
+        return str(text)
+
+    def _accepts(self, messages: Sequence[Message]) -> bool:
+        try:
+            return messages[0]["content"] in self._render(messages)
+        except InvalidSetting:
+            return False

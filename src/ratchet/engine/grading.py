@@ -1,0 +1,125 @@
+"""Grading: from a finished completion to a rollout, beside the sampler, and the reward made of its parts.
+
+    correctness   the verifier's finding, 0..1; with an overlong buffer it shrinks towards the token limit
+    format        1 when the asked-for form was kept, else 0; cut-off and failed answers cannot earn it
+    reward        (correctness + weight * format) / (1 + weight), in 0..1; correctness alone without a bonus
+
+What a verifier could not read, what hit the token limit and what the verifier failed on all score 0, but are counted
+apart: they point at the prompt, the limit and the verifier, not at the policy.
+"""
+
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+
+from ratchet.config import RewardSettings
+from ratchet.engine.sampler import Sampled
+from ratchet.errors import VerifierFailing
+from ratchet.records import OUTCOMES, Completion, Grade, Group, Outcome, Prompt, Rollout
+from ratchet.verifiers import earns_format
+from ratchet.verifiers.base import Verifier
+
+# A verifier that fails on more than this share of what it was given is broken, whatever it says of the rest.
+FAILURE_LIMIT = 0.1
+
+
+@dataclass(frozen=True)
+class Grader:
+    """A verifier with the shaping around it."""
+
+    verifier: Verifier
+    reward: RewardSettings
+    max_answer_tokens: int
+    prefilled_think: bool
+    threads: int = 2
+
+    def grade(self, completion: Completion, prompt: Prompt) -> Rollout:
+        """Grade one completion. Never raises on what the policy wrote."""
+        if completion.finish == "length":
+            return Rollout(completion, Grade(0.0, "cut_off"), format=0.0, reward=0.0)
+        grade = self.verifier.grade(completion.text, prompt)
+        if grade.outcome == "failed":
+            return Rollout(completion, grade, format=0.0, reward=0.0)
+        correctness = grade.correctness * self._length_factor(len(completion.token_ids))
+        kind = self.reward.format_bonus or "off"
+        if kind == "off":
+            return Rollout(completion, grade, format=0.0, reward=correctness)
+        earned = earns_format(
+            completion.text, kind, pattern=self.reward.format_pattern, prefilled_think=self.prefilled_think
+        )
+        weight = self.reward.format_weight
+        return Rollout(completion, grade, float(earned), (correctness + weight * earned) / (1 + weight))
+
+    def _length_factor(self, tokens: int) -> float:
+        """Return what an answer's length leaves of its correctness: 1 up to the buffer, then a line down to 0.
+
+        The soft punishment of DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.4, equation 13), as a factor, so
+        that the reward stays in 0..1.
+        """
+        buffer = self.reward.overlong_buffer_tokens
+        if buffer is None:
+            return 1.0
+        excess = tokens - (self.max_answer_tokens - buffer)
+        return 1.0 if excess <= 0 else max(0.0, 1 - excess / buffer)
+
+
+def grade_while_sampling(
+    grader: Grader, prompts: Sequence[Prompt], stream: Generator[Sampled], answers: int
+) -> list[tuple[Rollout, ...]]:
+    """Grade completions in other threads as they arrive; return each prompt's rollouts in the order of the answers.
+
+    Args:
+        grader: The verifier and shaping.
+        prompts: P of them; ``Sampled.request`` counts from 0 in this order.
+        stream: A generator of ``Sampled``; it is closed, also when grading raises.
+        answers: How many answers each prompt gets.
+    """
+    futures: dict[tuple[int, int], Future[Rollout]] = {}
+    with ThreadPoolExecutor(grader.threads, thread_name_prefix="grader") as pool, closing(stream) as sampled:
+        for item in sampled:
+            futures[item.request, item.answer] = pool.submit(grader.grade, item.completion, prompts[item.request])
+        return [
+            tuple(futures[request, answer].result() for answer in range(answers)) for request in range(len(prompts))
+        ]
+
+
+def outcome_counts(rollouts: Iterable[Rollout]) -> dict[Outcome, int]:
+    """Count rollouts by outcome; every outcome is named, so that 0 is told from unknown."""
+    counts = dict.fromkeys(OUTCOMES, 0)
+    for rollout in rollouts:
+        counts[rollout.grade.outcome] += 1
+    return counts
+
+
+def failure_counts(rollouts: Iterable[Rollout]) -> dict[str, int]:
+    """Count failed grades by kind."""
+    counts: dict[str, int] = {}
+    for rollout in rollouts:
+        if rollout.grade.outcome == "failed":
+            kind = rollout.grade.failure or "unknown"
+            counts[kind] = counts.get(kind, 0) + 1
+    return counts
+
+
+def part_means(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Average each of the verifier's further numbers over all rollouts; one that a rollout lacks counts as 0."""
+    names = sorted({name for rollout in rollouts for name in rollout.grade.parts})
+    return {name: sum(r.grade.parts.get(name, 0.0) for r in rollouts) / len(rollouts) for name in names}
+
+
+def refuse_failing_verifier(groups: Sequence[Group], round_number: int, name: str) -> None:
+    """Raise VerifierFailing when it failed on more than a tenth of the answers it was given.
+
+    Cut-off answers are not given to the verifier, so they do not count on either side.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    given = [rollout for rollout in rollouts if rollout.grade.outcome != "cut_off"]
+    failures = failure_counts(given)
+    failed = sum(failures.values())
+    if failed > FAILURE_LIMIT * len(given):
+        kinds = ", ".join(f"{count} by {kind}" for kind, count in sorted(failures.items()))
+        raise VerifierFailing(
+            f"Verifier {name} failed on {failed} of {len(given)} answers in round {round_number}: {kinds}. "
+            "Make it handle any text; the empty answer is an answer too."
+        )

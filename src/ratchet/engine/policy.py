@@ -1,0 +1,249 @@
+"""The policy: a frozen base model with a LoRA adapter, its chat template, and what its parts are called on disk.
+
+The reference policy of the KL term is the policy at the start of the run: for a new adapter, whose second factor is
+zero, that is the base model alone.
+"""
+
+import hashlib
+import inspect
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
+from safetensors.torch import save
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers.cache_utils import DynamicCache
+from transformers.utils.logging import disable_progress_bar
+
+from ratchet.config import LoraSettings, RunConfig
+from ratchet.engine.chat import Chat
+from ratchet.engine.memory import out_of_memory_as
+from ratchet.engine.model_files import SMOLLM2, ModelFiles, locate, model_config, smollm2
+from ratchet.errors import InvalidSetting, ModelUnavailable
+from ratchet.journal import models_home
+
+# Bars of several libraries would run through each other; what a run shows is decided by its surface.
+disable_progress_bar()
+
+ADAPTER = "default"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+
+@dataclass
+class Policy:
+    """Base model, adapter and chat template on one device. ``identity`` pins the base model's files."""
+
+    model: PeftModel
+    chat: Chat
+    device: torch.device
+    files: ModelFiles
+    identity: str
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The adapter's weights, in a fixed order."""
+        return [weight for _, weight in self.named_parameters()]
+
+    def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Return the adapter's weights with their names, in a fixed order."""
+        return [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
+
+    @property
+    def cache_argument(self) -> str:
+        """What this version of transformers calls the key/value cache in a model's forward pass."""
+        known = inspect.signature(type(self.model.get_base_model()).forward).parameters
+        return "cache" if "cache" in known else "past_key_values"
+
+    def adapter_state(self) -> dict[str, Tensor]:
+        """Return copies of the adapter's tensors on the CPU, under PEFT's names, sorted."""
+        state = get_peft_model_state_dict(self.model, adapter_name=ADAPTER)
+        return {name: state[name].detach().to("cpu", copy=True).contiguous() for name in sorted(state)}
+
+    def load_adapter_state(self, state: dict[str, Tensor]) -> None:
+        """Put tensors from ``adapter_state`` back."""
+        set_peft_model_state_dict(self.model, state, adapter_name=ADAPTER)
+
+    def adapter_files(self, state: dict[str, Tensor]) -> dict[str, bytes]:
+        """Return the files of an adapter folder in PEFT layout. The same tensors give the same bytes."""
+        settings = self.model.peft_config[ADAPTER].to_dict()
+        settings["target_modules"] = sorted(settings["target_modules"])  # a set, in no fixed order
+        settings["base_model_name_or_path"] = self.files.source
+        settings["revision"] = None if self.identity.startswith("sha256:") else self.identity
+        settings["inference_mode"] = True
+        config = json.dumps(settings, indent=2, sort_keys=True, default=str).encode()
+        return {"adapter_config.json": config, ADAPTER_WEIGHTS: save(state, metadata={"format": "pt"})}
+
+    @contextmanager
+    def merged(self) -> Iterator[None]:
+        """Add the adapter into the base weights for the block; afterwards the very same base weights are back.
+
+        The originals are set aside, not recomputed: subtracting what was added would leave rounding behind.
+        """
+        layers = [module for module in self.model.modules() if isinstance(module, LoraLayer)]
+        originals: list[tuple[LoraLayer, Tensor]] = []
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                for layer in layers:
+                    weight = layer.get_base_layer().weight
+                    originals.append((layer, weight.data))
+                    weight.data = weight.data + layer.get_delta_weight(ADAPTER).to(weight.dtype)
+                    layer.merged_adapters.append(ADAPTER)
+            yield
+        finally:
+            for layer, original in originals:
+                layer.get_base_layer().weight.data = original
+                layer.merged_adapters.clear()
+            self.model.train(was_training)
+
+    @contextmanager
+    def as_reference(self) -> Iterator[None]:
+        """Make the policy, for the block, the one the run started from."""
+        with self.model.disable_adapter():
+            yield
+
+
+def chosen_device(setting: str) -> torch.device:
+    """Return the device of a setting; auto takes the first GPU there is.
+
+    Raises:
+        InvalidSetting: that device is not there.
+    """
+    if setting == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", 0)
+        return torch.device("mps") if torch.backends.mps.is_available() else torch.device("cpu")
+    device = torch.device(setting)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise InvalidSetting(f"Device is {setting}, but this machine has {count} CUDA GPUs. Choose auto.", "device")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise InvalidSetting("Device is mps, but this machine has none. Choose auto.", "device")
+    return device
+
+
+def load_chat(config: RunConfig) -> tuple[Chat, ModelFiles]:
+    """Find the model and load its tokenizer, which takes a second, not its weights, which may take minutes.
+
+    Raises:
+        ModelUnavailable: nothing usable is there, or it is a vision model.
+    """
+    files = locate(config.model)
+    if files.name == SMOLLM2 and files.gguf_file:
+        files = _converted_smollm2(files)
+    model_settings = model_config(files)
+    if "vision_config" in model_settings:
+        raise ModelUnavailable(f"{files.name} is a vision model. Ratchet trains text models: choose a text model.")
+    keywords = _load_keywords(files, config)
+    with _unavailable(files):
+        tokenizer = AutoTokenizer.from_pretrained(files.source, **keywords)
+        generation = _end_ids(files, keywords)
+    end_ids = generation | ({tokenizer.eos_token_id} - {None})
+    if not end_ids:
+        raise ModelUnavailable(f"{files.name} names no end-of-sequence token, so its answers could never end.")
+    return Chat(tokenizer, frozenset(end_ids), config.prompt.template_options), files
+
+
+def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
+    """Load the base model and put a new adapter on it, whose start depends on the seed alone.
+
+    float32 on the CPU (bfloat16 is many times slower there), bfloat16 on a GPU; the adapter is float32 everywhere.
+
+    Raises:
+        ModelUnavailable: the weights cannot be read or are of a kind that cannot be trained here.
+        OutOfMemory: they do not fit.
+    """
+    device = chosen_device(config.device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    keywords = _load_keywords(files, config)
+    if files.gguf_file:
+        keywords["quantization_config"] = GgufConfig(dequantize=True)
+    with out_of_memory_as("loading"), _unavailable(files):
+        model = AutoModelForCausalLM.from_pretrained(files.source, dtype=dtype, **keywords)
+    if any(not hasattr(layer, "batch_select_indices") for layer in DynamicCache(config=model.config).layers):
+        raise ModelUnavailable(
+            f"{files.name} keeps a recurrent state between tokens, which cannot be shared by several answers here. "
+            "Choose a model with attention in every layer."
+        )
+    identity = files.identity or str(getattr(model.config, "_commit_hash", None) or config.revision)
+    with out_of_memory_as("loading"):
+        peft_model = with_new_adapter(model, config.lora, config.seed).to(device)
+    peft_model.eval()
+    return Policy(peft_model, chat, device, files, identity)
+
+
+def with_new_adapter(model: Any, lora: LoraSettings, seed: int) -> PeftModel:
+    """Put a LoRA adapter on all linear layers of the trunk: first factor random by the seed, second zero."""
+    settings = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # PEFT 0.21 reads an attribute that transformers 5.24 renames; nothing of ours can avoid it.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        torch.manual_seed(seed)
+        return get_peft_model(model, settings, adapter_name=ADAPTER)
+
+
+def _load_keywords(files: ModelFiles, config: RunConfig) -> dict[str, Any]:
+    keywords: dict[str, Any] = {}
+    if files.gguf_file:
+        keywords["gguf_file"] = files.gguf_file
+    if not files.identity:  # a hub id
+        keywords["revision"] = config.revision
+    return keywords
+
+
+def _end_ids(files: ModelFiles, keywords: dict[str, Any]) -> frozenset[int]:
+    """Return every end-of-sequence id of the generation configuration and of the model's own configuration."""
+    from transformers import GenerationConfig
+
+    found: set[int] = set()
+    for source in (AutoConfig, GenerationConfig):
+        try:
+            ids = source.from_pretrained(files.source, **keywords).eos_token_id
+        except (OSError, AttributeError, TypeError):
+            continue  # a model without a generation configuration
+        found |= set(ids) if isinstance(ids, list | tuple) else {ids}
+    return frozenset(found - {None})
+
+
+@contextmanager
+def _unavailable(files: ModelFiles) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+        raise ModelUnavailable(
+            f"The base model {files.name} cannot be loaded: {reason} Without a network, give a local folder."
+        ) from error
+
+
+def _converted_smollm2(files: ModelFiles) -> ModelFiles:
+    """Convert the packaged GGUF file to safetensors once, since reading GGUF takes most of a minute each time."""
+    target = models_home() / SMOLLM2
+    temporary = target.with_name(f".{SMOLLM2}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    with _unavailable(files):
+        AutoTokenizer.from_pretrained(files.source, gguf_file=files.gguf_file).save_pretrained(temporary)
+        AutoModelForCausalLM.from_pretrained(
+            files.source,
+            gguf_file=files.gguf_file,
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),
+        ).save_pretrained(temporary)
+        temporary.rename(target)
+    return smollm2()
+
+
+def adapter_checksum(files: dict[str, bytes]) -> str:
+    """Return the SHA-256 of an adapter's weights file."""
+    return hashlib.sha256(files[ADAPTER_WEIGHTS]).hexdigest()

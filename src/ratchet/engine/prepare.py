@@ -1,0 +1,183 @@
+"""Checks before the weights load: data, verifier, tokenizer and window, in the order of what they cost.
+
+Reads rows and the tokenizer, never the weights. What it returns is all that the rounds need beside the policy.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ratchet.config import MathPairsData, PythonVerifier, RunConfig
+from ratchet.datasets import Dataset, conversation, load, worked_examples
+from ratchet.engine.chat import Chat
+from ratchet.engine.evaluate import EncodedPrompt
+from ratchet.engine.model_files import ModelFiles, model_config
+from ratchet.engine.policy import load_chat
+from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
+from ratchet.records import Prompt
+from ratchet.verifiers import compile_pattern, make_verifier
+from ratchet.verifiers.base import Verifier
+
+# How many rows an error names.
+_ROWS_NAMED = 20
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that has passed its checks. ``config`` is resolved, system prompt and worked examples included."""
+
+    config: RunConfig
+    verifier: Verifier
+    chat: Chat
+    files: ModelFiles
+    train: tuple[EncodedPrompt, ...]
+    validation: tuple[EncodedPrompt, ...]
+    heldout: tuple[EncodedPrompt, ...]
+    notes: tuple[str, ...]
+
+
+def prepare(config: RunConfig, function: Callable[..., Any] | None = None) -> Prepared:
+    """Check a run and make it ready to start.
+
+    Args:
+        config: Settings as given or as stored.
+        function: The user's own verifier, for ``verifier.kind`` python.
+
+    Raises:
+        InvalidSetting, IncompatibleData, ModelUnavailable: what is wrong, before any weights load.
+    """
+    config = config.resolved()
+    if config.reward.format_bonus == "pattern" and config.reward.format_pattern:
+        compile_pattern(config.reward.format_pattern)
+    dataset = load(
+        config.data,
+        validation_prompts=config.rl.validation_prompts,
+        format_kind=config.reward.format_bonus or "off",
+    )
+    config = _with_prompt_setup(config, dataset)
+    verifier = _verifier(config, function)
+    try:
+        _refuse_ungradable(verifier, dataset)
+        chat, files = load_chat(config)
+        splits, left_out = _encoded_splits(config, dataset, chat, model_config(files))
+    except BaseException:
+        verifier.close()
+        raise
+    notes = [*dataset.notes, *left_out, *_advice(config, chat, len(splits[0]))]
+    train, validation, heldout = splits
+    return Prepared(config, verifier, chat, files, train, validation, heldout, tuple(notes))
+
+
+def _with_prompt_setup(config: RunConfig, dataset: Dataset) -> RunConfig:
+    given = config.prompt.system_prompt
+    prompt = config.prompt.model_copy(
+        update={
+            "system_prompt": dataset.instruction if given is None else given,
+            "worked_examples": worked_examples(config.prompt, dataset),
+        }
+    )
+    return config.model_copy(update={"prompt": prompt})
+
+
+def _verifier(config: RunConfig, function: Callable[..., Any] | None) -> Verifier:
+    settings = config.verifier
+    if settings is None:
+        raise ValueError("the settings are not resolved")
+    if isinstance(settings, PythonVerifier) and function is None:
+        raise Conflict(
+            "This run is checked by a Python function of your own, which is not stored. Start or resume it from "
+            "Python: ratchet.resume(folder, verifier=function)."
+        )
+    return make_verifier(settings, prefer_answer_tag=config.reward.format_bonus == "tags", function=function)
+
+
+def _refuse_ungradable(verifier: Verifier, dataset: Dataset) -> None:
+    for split, prompts in (("training", dataset.train), ("validation", dataset.validation)):
+        if not prompts:
+            raise IncompatibleData(f"There are no {split} rows. Give a dataset with rows for training and validation.")
+        reasons = [(prompt.id, reason) for prompt in prompts if (reason := verifier.check_ground_truth(prompt))]
+        if reasons:
+            named = "; ".join(f"row {row}: {reason}" for row, reason in reasons[:_ROWS_NAMED])
+            raise IncompatibleData(
+                f"{len(reasons)} of {len(prompts)} {split} rows have a reference that the verifier cannot check: "
+                f"{named}. Correct the rows or choose another verifier."
+            )
+
+
+def _encoded_splits(
+    config: RunConfig, dataset: Dataset, chat: Chat, model_settings: dict[str, Any]
+) -> tuple[tuple[tuple[EncodedPrompt, ...], ...], list[str]]:
+    """Encode train, validation and held-out prompts and refuse or leave out those that do not fit the window."""
+    window, named = _window(config, chat, model_settings)
+    room = None if window is None else window - config.rl.max_answer_tokens
+    if room is not None and room < 1:
+        raise InvalidSetting(
+            f"Longest answer is {config.rl.max_answer_tokens} tokens, but the {named} holds {window} tokens, prompt "
+            "included. Choose a shorter Longest answer.",
+            field="rl.max_answer_tokens",
+        )
+    splits, notes = [], []
+    for split, prompts in (
+        ("training", dataset.train),
+        ("validation", dataset.validation),
+        ("held-out", dataset.heldout),
+    ):
+        encoded = [EncodedPrompt(prompt, _encode(config, prompt, chat)) for prompt in prompts]
+        fitting = encoded if room is None else [e for e in encoded if len(e.token_ids) <= room]
+        if len(fitting) < len(encoded):
+            if config.data.overlong == "refuse" or not fitting:
+                first = next(e for e in encoded if len(e.token_ids) > (room or 0))
+                raise IncompatibleData(
+                    f"Row {first.prompt.id} of the {split} rows has a prompt of {len(first.token_ids)} tokens; with "
+                    f"Longest answer {config.rl.max_answer_tokens} it does not fit the {named} of {window} tokens "
+                    f"({len(encoded) - len(fitting)} rows do not). Choose a shorter Longest answer, or leave out "
+                    "Over-long rows."
+                )
+            notes.append(f"{len(encoded) - len(fitting)} over-long {split} rows are left out.")
+        splits.append(tuple(fitting))
+    return tuple(splits), notes
+
+
+def _window(config: RunConfig, chat: Chat, model_settings: dict[str, Any]) -> tuple[int | None, str]:
+    """Return the tokens that prompt and answer share, and what to call the limit; None where none is known."""
+    text = model_settings.get("text_config", model_settings)
+    own = text.get("max_position_embeddings")
+    if own is None and chat.tokenizer.model_max_length < 1 << 30:
+        own = chat.tokenizer.model_max_length
+    asked = config.window_tokens
+    if asked is not None and own is not None and asked > own:
+        raise InvalidSetting(
+            f"Training window is {asked} tokens, but the model's own window is {own}. Choose {own} or less.",
+            field="window_tokens",
+        )
+    return (asked, "training window") if asked is not None else (own, "model's window")
+
+
+def _encode(config: RunConfig, prompt: Prompt, chat: Chat) -> tuple[int, ...]:
+    examples = config.prompt.worked_examples
+    if isinstance(examples, int):
+        raise ValueError("the worked examples are not resolved")
+    return chat.encode(conversation(prompt, system_prompt=config.prompt.system_prompt or "", examples=examples))
+
+
+def _advice(config: RunConfig, chat: Chat, prompts: int) -> Sequence[str]:
+    """Return what a user should know before the run starts; nothing here stops it."""
+    notes = []
+    if chat.is_plain:
+        notes.append("The model brings no chat template; a plain one (Question: ... Answer: ...) is used.")
+    if not config.prompt.system_prompt and not config.prompt.worked_examples and config.model != "tiny":
+        notes.append("Nothing in the prompt says where the answer goes: neither a system prompt nor worked examples.")
+    if prompts < config.rl.prompts_per_round:
+        notes.append(
+            f"Prompts per round is {config.rl.prompts_per_round}, but there are {prompts} training prompts: each round "
+            "takes each of them once."
+        )
+    if config.reward.format_bonus not in (None, "off"):
+        without = 1 / (1 + config.reward.format_weight)
+        notes.append(
+            f"The highest reachable reward is 1.00, with the format bonus; a right answer without it earns "
+            f"{without:.2f}."
+        )
+    if isinstance(config.data, MathPairsData) and config.reward.overlong_buffer_tokens:
+        notes.append("Answers near the longest length earn less (overlong buffer).")
+    return notes

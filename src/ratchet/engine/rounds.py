@@ -1,0 +1,296 @@
+"""READ THIS FIRST: the whole method, top to bottom.
+
+    round 0   score the starting adapter on the validation sample
+    round n   take prompts; sample G answers to each; grade them meanwhile; drop the groups that agree;
+              one pass of updates over the rest; score the validation sample; keep the adapter if it is the best
+
+This is GRPO (Shao et al. 2024, arXiv:2402.03300, section 4) with verifiable rewards and its kin, see ``losses.py``.
+Left out on purpose: no critic, no reward model, no second pass over old rollouts. The policy is updated on answers it
+just wrote, one optimizer step or more a round. The best round is chosen by validation correctness without shaping,
+greedy, and only a strictly higher value replaces the best.
+
+Knows no folder, clock policy, database or web: rounds are reported through ``report``, and ``why_stop`` says whether
+to go on, so that a test or a notebook drives it with two lambdas.
+
+Dimensions: P prompts in a round, G answers to each, B = P * G.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Literal
+
+from ratchet.config import RunConfig
+from ratchet.datasets import PromptStream
+from ratchet.engine.advantages import REWARD_RESOLUTION
+from ratchet.engine.checkpoint import Progress
+from ratchet.engine.distribution import SamplingSettings
+from ratchet.engine.evaluate import EncodedPrompt, score
+from ratchet.engine.grading import (
+    Grader,
+    failure_counts,
+    grade_while_sampling,
+    outcome_counts,
+    part_means,
+    refuse_failing_verifier,
+)
+from ratchet.engine.policy import Policy
+from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
+from ratchet.engine.update import Learner, update
+from ratchet.errors import Interrupted, NoLearningSignal
+from ratchet.records import Ending, Group, Learned, RoundRecord, Seconds, Validation
+
+# Draws of a round at most, with dynamic sampling. DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.2) draws until
+# the batch is full; a bound keeps a task that has become easy from drawing for ever.
+MAX_DRAWS = 3
+
+StopReason = Literal["time_limit", "stopped"]
+# When asked: between two rounds (may another one start?) or within one (must it be given up?).
+When = Literal["between", "within"]
+
+
+# Receives each finished round: its record, its rollouts (none for round 0) and where the run stands. Returns after
+# it is safe on disk.
+Report = Callable[[RoundRecord, Sequence[Group], Progress], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the policy learns on. ``stream`` hands out training prompts by ``encoded``'s ids."""
+
+    stream: PromptStream
+    encoded: dict[int, EncodedPrompt]
+    validation: Sequence[EncodedPrompt]
+    grader: Grader
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What learns: the policy with its optimizer, and the sampler that writes with it."""
+
+    policy: Policy
+    learner: Learner
+    sampler: Sampler
+
+
+def train(
+    config: RunConfig,
+    engine: Engine,
+    task: Task,
+    report: Report,
+    why_stop: Callable[[When], StopReason | None],
+    resumed: Progress | None = None,
+) -> Ending:
+    """Run the rounds that are left; return how it ended. The best adapter is in what ``report`` received.
+
+    Args:
+        config: Resolved settings; ``rl.rounds`` a number.
+        engine: Policy, learner and sampler, restored to ``resumed`` where that is given.
+        task: Prompts and verifier.
+        report: Called after round 0 and after each round.
+        why_stop: Asked before each round, and between decoding steps and micro-batches.
+        resumed: Where an earlier session of the run stood, None at the start.
+
+    Raises:
+        Interrupted: the round under way was given up.
+        VerifierFailing, OutOfMemory, NotFinite, NoLearningSignal: see ``errors.py``. Rounds reported so far stand.
+    """
+    check = _checker(why_stop)
+    progress = resumed or _round_zero(config, engine, task, report, check)
+    for number in range(progress.rounds_done + 1, number_of_rounds(config, len(task.encoded)) + 1):
+        if reason := why_stop("between"):
+            return reason
+        started = perf_counter()
+        groups, seconds = _rollouts(config, engine, task, number, check)
+        informative = [group for group in groups if has_signal(group)]
+        sampled_at = perf_counter()
+        engine.learner.skipped_in_a_row = progress.skipped_in_a_row
+        learned = update(engine.learner, informative, check)
+        updated_at = perf_counter()
+        validation, _ = score(engine.sampler, task.grader, task.validation, config.rl.max_answer_tokens, check)
+        ended = perf_counter()
+        if validation.accuracy > progress.records[-1].best_accuracy:
+            progress.best_state = engine.policy.adapter_state()
+        timing = Seconds(
+            sampling=seconds.sampling,
+            grading=seconds.grading,
+            update=updated_at - sampled_at,
+            validation=ended - updated_at,
+            total=ended - started,
+        )
+        record = _record(number, groups, len(informative), learned, validation, progress.records[-1], timing)
+        progress.records.append(record)
+        progress.stream_state = task.stream.state()
+        progress.skipped_in_a_row = engine.learner.skipped_in_a_row
+        report(record, groups, progress)
+        if ending := _signal_ending(progress.records, config.rl.no_signal_rounds):
+            return ending
+    return "all_rounds"
+
+
+def number_of_rounds(config: RunConfig, prompts: int) -> int:
+    """Return how many rounds a run has; "full" takes as many as the epochs need."""
+    if config.rl.rounds != "full":
+        return config.rl.rounds
+    return -(-config.rl.epochs * prompts // min(config.rl.prompts_per_round, prompts))
+
+
+def has_signal(group: Group) -> bool:
+    """Tell whether a group's rewards differ, so that it can teach anything."""
+    rewards = [rollout.reward for rollout in group.rollouts]
+    return max(rewards) - min(rewards) > REWARD_RESOLUTION
+
+
+def _round_zero(config: RunConfig, engine: Engine, task: Task, report: Report, check: Callable[[], None]) -> Progress:
+    """Score the starting adapter, which is the best one so far."""
+    started = perf_counter()
+    validation, _ = score(engine.sampler, task.grader, task.validation, config.rl.max_answer_tokens, check)
+    took = perf_counter() - started
+    record = RoundRecord(
+        round=0,
+        validation=validation,
+        best_round=0,
+        best_accuracy=validation.accuracy,
+        seconds=Seconds(validation=took, total=took),
+    )
+    progress = Progress([record], engine.policy.adapter_state(), task.stream.state())
+    report(record, (), progress)
+    return progress
+
+
+def _rollouts(
+    config: RunConfig, engine: Engine, task: Task, number: int, check: Callable[[], None]
+) -> tuple[list[Group], Seconds]:
+    """Sample and grade a round's answers; with dynamic sampling, draw again for groups that carry no signal."""
+    wanted = min(config.rl.prompts_per_round, len(task.encoded))
+    draws = MAX_DRAWS if config.rl.dynamic_sampling == "refill" else 1
+    groups: list[Group] = []
+    sampling = grading = 0.0
+    for _ in range(draws):
+        missing = wanted - sum(has_signal(group) for group in groups)
+        taken = task.stream.take(missing, exclude={group.prompt.id for group in groups})
+        if not taken:
+            break
+        encoded = [task.encoded[prompt.id] for prompt in taken]
+        requests = [
+            SampleRequest(e.token_ids, config.rl.answers_per_prompt, random_key=(config.seed, number, e.prompt.id))
+            for e in encoded
+        ]
+        clock = _StreamClock()
+        stream = clock.timed(
+            engine.sampler.sample(requests, SamplingSettings.of(config.rl), config.rl.max_answer_tokens, check)
+        )
+        rollouts = grade_while_sampling(task.grader, taken, stream, config.rl.answers_per_prompt)
+        sampling += clock.sampled_seconds
+        grading += clock.seconds_since_sampled
+        groups += [Group(e.prompt, e.token_ids, r) for e, r in zip(encoded, rollouts, strict=True)]
+    refuse_failing_verifier(groups, number, config.verifier.kind if config.verifier else "")
+    return groups, Seconds(sampling=sampling, grading=grading)
+
+
+class _StreamClock:
+    """Times how long a sampler's stream took, and what came after it."""
+
+    def __init__(self) -> None:
+        self._started = self._ended = perf_counter()
+
+    def timed(self, stream: Generator[Sampled]) -> Generator[Sampled]:
+        try:
+            yield from stream
+        finally:
+            self._ended = perf_counter()
+
+    @property
+    def sampled_seconds(self) -> float:
+        return self._ended - self._started
+
+    @property
+    def seconds_since_sampled(self) -> float:
+        return perf_counter() - self._ended
+
+
+def _record(
+    number: int,
+    groups: Sequence[Group],
+    informative: int,
+    learned: Learned,
+    validation: Validation,
+    previous: RoundRecord,
+    seconds: Seconds,
+) -> RoundRecord:
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    count = len(rollouts)
+    tokens = sum(len(rollout.completion.token_ids) for rollout in rollouts)
+    logprob_sum = sum(sum(rollout.completion.full_logprobs) for rollout in rollouts)
+    is_best = validation.accuracy > previous.best_accuracy
+    return RoundRecord(
+        round=number,
+        validation=validation,
+        best_round=number if is_best else previous.best_round,
+        best_accuracy=validation.accuracy if is_best else previous.best_accuracy,
+        seconds=seconds,
+        prompt_ids=[group.prompt.id for group in groups],
+        reward=sum(rollout.reward for rollout in rollouts) / count,
+        accuracy=sum(rollout.grade.correctness for rollout in rollouts) / count,
+        format=sum(rollout.format for rollout in rollouts) / count,
+        parts=part_means(rollouts),
+        groups=len(groups),
+        informative_groups=informative,
+        outcomes=outcome_counts(rollouts),
+        failures=failure_counts(rollouts),
+        answer_tokens=tokens / count,
+        entropy=-logprob_sum / tokens,
+        learned=learned,
+    )
+
+
+def _signal_ending(records: Sequence[RoundRecord], limit: int) -> Ending | None:
+    """Tell whether signal never came (raises) or dried up because everything is right (nothing left to learn)."""
+    rounds = records[1:]
+    if len(rounds) < limit:
+        return None
+    if not any(record.informative_groups for record in rounds):
+        raise NoLearningSignal(_diagnosis(rounds))
+    recent = rounds[-limit:]
+    dried_up = not any(record.informative_groups for record in recent)
+    return "nothing_left" if dried_up and all(record.accuracy == 1.0 for record in recent) else None
+
+
+def _diagnosis(rounds: Sequence[RoundRecord]) -> str:
+    """Say in words why no group had a signal, and what to do about it."""
+    total = {outcome: sum(record.outcomes[outcome] for record in rounds) for outcome in rounds[0].outcomes}
+    answers = sum(total.values())
+    score_sum = sum((record.reward or 0.0) for record in rounds) / len(rounds)
+    common = max(total, key=lambda outcome: total[outcome])
+    if common == "graded":
+        right = all(record.accuracy == 1.0 for record in rounds)
+        cause, remedy = (
+            ("every answer was right", "Choose harder prompts: there is nothing to learn on these.")
+            if right
+            else (
+                "every answer to a prompt scored alike, most of them wrong",
+                "Start from a model that sometimes succeeds, show worked examples, give partial credit, or choose "
+                "easier prompts.",
+            )
+        )
+    else:
+        cause, remedy = {
+            "cut_off": ("most answers were cut off", "Raise Longest answer."),
+            "unparseable": (
+                "most answers could not be read",
+                "Ask for the answer's place in the System prompt, show worked examples, or check the verifier.",
+            ),
+            "failed": ("the verifier failed on most answers", "Check the verifier."),
+        }[common]
+    return (
+        f"There was no learning signal in rounds {rounds[0].round} to {rounds[-1].round}: {cause} "
+        f"({total[common]} of {answers} {common.replace('_', ' ')}; mean score {score_sum:.2f}). {remedy}"
+    )
+
+
+def _checker(why_stop: Callable[[When], StopReason | None]) -> Callable[[], None]:
+    def check() -> None:
+        if reason := why_stop("within"):
+            raise Interrupted("The round under way was given up.", reason)
+
+    return check

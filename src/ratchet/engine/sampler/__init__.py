@@ -1,0 +1,49 @@
+"""Samplers: from prompts to a stream of finished completions. One protocol, so that one can replace another."""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ratchet.engine.distribution import SamplingSettings
+from ratchet.records import Completion
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """One prompt and how many answers to it are wanted.
+
+    ``random_key`` together with the answer's number seeds the generator of each answer, so that no answer depends on
+    what else is in the batch. Unused when sampling is greedy.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    answers: int
+    random_key: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One finished completion: which request, which of its answers, and what was written."""
+
+    request: int
+    answer: int
+    completion: Completion
+
+
+class Sampler(Protocol):
+    """Writes answers with the policy as it is at the time of the call."""
+
+    def sample(
+        self,
+        requests: Sequence[SampleRequest],
+        settings: SamplingSettings,
+        max_answer_tokens: int,
+        check: Callable[[], None],
+    ) -> Generator[Sampled]:
+        """Yield every answer once, in the order in which they finish; close the generator to give up early.
+
+        ``check`` is called between decoding steps and raises to give up. Raises OutOfMemory(stage="sampling").
+        """
+
+
+__all__ = ["SampleRequest", "Sampled", "Sampler"]

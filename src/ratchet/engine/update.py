@@ -1,0 +1,232 @@
+"""The update: one pass of optimizer steps over the groups of a round that carry a signal.
+
+A step's loss is summed over micro-batches of whole answers; since all denominators are those of the step, how it is
+cut into micro-batches changes memory and time, not the result. A loss or gradient that is not finite skips its step;
+two in a row end the run.
+
+Left out on purpose: no second pass over the same rollouts, no learning-rate schedule, and no correction for a sampler
+that differs from the trainer; how far they differ is reported as ``sampler_gap``.
+
+Dimensions: P informative groups, G answers each, N answer tokens of a micro-batch, A its answers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ratchet.config import OptimizerSettings, RlSettings
+from ratchet.engine.advantages import group_advantages
+from ratchet.engine.logprobs import answer_logprobs
+from ratchet.engine.losses import LOSSES, LossStats, StepTotals, TokenBatch, policy_loss
+from ratchet.engine.memory import out_of_memory_as
+from ratchet.engine.packing import PackedAnswer, PackedRow, pack
+from ratchet.engine.policy import Policy
+from ratchet.errors import NotFinite
+from ratchet.records import Group, Learned
+
+_SKIPS_ALLOWED = 1  # in a row
+
+
+@dataclass
+class Learner:
+    """The optimizer with the settings of its steps. ``skipped_in_a_row`` lives on between rounds."""
+
+    policy: Policy
+    settings: RlSettings
+    optimizer: torch.optim.AdamW
+    gradient_norm_limit: float
+    micro_batch_tokens: int
+    plain_rows: bool
+    skipped_in_a_row: int = 0
+
+
+@dataclass
+class _Sums:
+    """What adds up over the steps of a round."""
+
+    steps: int = 0
+    skipped: int = 0
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    stats: LossStats = field(default_factory=LossStats)
+    gap_sum: float = 0.0
+    gap_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """One answer of the round with what the loss needs beside its tokens."""
+
+    packed: PackedAnswer
+    advantage: float
+    sampled_logprobs: tuple[float, ...]
+
+
+def new_optimizer(policy: Policy, learning_rate: float, settings: OptimizerSettings) -> torch.optim.AdamW:
+    """Return AdamW over the adapter's weights, at a constant rate."""
+    return torch.optim.AdamW(
+        policy.parameters,
+        lr=learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        weight_decay=settings.weight_decay,
+        foreach=False,  # one weight at a time: the same bytes whatever their number
+    )
+
+
+def packed_answers(groups: Sequence[Group]) -> list[PackedAnswer]:
+    """Number the answers of some groups and make them ready for packing."""
+    numbered = [(group, rollout) for group in groups for rollout in group.rollouts]
+    return [
+        PackedAnswer(group.prompt_token_ids, rollout.completion.token_ids, number)
+        for number, (group, rollout) in enumerate(numbered)
+    ]
+
+
+def update(learner: Learner, groups: Sequence[Group], check: Callable[[], None]) -> Learned:
+    """Take one pass of optimizer steps over the groups, all of which carry a signal.
+
+    Args:
+        learner: Policy, optimizer and settings; the adapter's weights change in place.
+        groups: The informative groups of a round, possibly none.
+        check: Called between micro-batches; raises to give up the round.
+
+    Raises:
+        NotFinite: the second step in a row whose loss or gradient is not finite.
+        OutOfMemory: with stage "update".
+    """
+    answers = _answers(groups, learner.settings)
+    group_size = learner.settings.answers_per_prompt
+    per_step = learner.settings.batch_size or max(len(answers), group_size)
+    steps = [answers[start : start + per_step] for start in range(0, len(answers), per_step)]
+    sums = _Sums()
+    with out_of_memory_as("update"):
+        # With a single step the policy is still the one that sampled, and every ratio is exactly 1.
+        old = None if len(steps) <= 1 else _old_logprobs(learner, steps, check)
+        for step in steps:
+            _step(learner, step, old, sums, check)
+    return _learned(sums)
+
+
+def _answers(groups: Sequence[Group], settings: RlSettings) -> list[_Answer]:
+    if not groups:
+        return []
+    rewards = torch.tensor([[r.reward for r in group.rollouts] for group in groups], dtype=torch.float64)  # (P, G)
+    advantages = group_advantages(rewards, scale=LOSSES[settings.loss].advantage_scale).flatten().tolist()
+    sampled = [rollout.completion.full_logprobs for group in groups for rollout in group.rollouts]
+    return [
+        _Answer(packed, advantage, logprobs)
+        for packed, advantage, logprobs in zip(packed_answers(groups), advantages, sampled, strict=True)
+    ]
+
+
+def _rows(learner: Learner, step: Sequence[_Answer]) -> list[PackedRow]:
+    return pack(
+        [answer.packed for answer in step],
+        learner.micro_batch_tokens,
+        device=learner.policy.device,
+        plain=learner.plain_rows,
+    )
+
+
+def _old_logprobs(learner: Learner, steps: Sequence[Sequence[_Answer]], check: Callable[[], None]) -> dict[int, Tensor]:
+    """Return the round's starting log-probabilities, by answer number, for steps that no longer start from them."""
+    old: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for step in steps:
+            for row in _rows(learner, step):
+                check()
+                logprobs = answer_logprobs(learner.policy, row, learner.settings.temperature)
+                lengths = torch.bincount(row.answer_index).tolist()
+                old.update(zip(row.numbers, logprobs.split_with_sizes(lengths), strict=True))
+    return old
+
+
+def _step(
+    learner: Learner,
+    step: Sequence[_Answer],
+    old: dict[int, Tensor] | None,
+    sums: _Sums,
+    check: Callable[[], None],
+) -> None:
+    """Accumulate the gradient of one step over its micro-batches and apply it, unless it is not finite."""
+    settings = learner.settings
+    totals = StepTotals(
+        answers=len(step),
+        tokens=sum(len(answer.packed.token_ids) for answer in step),
+        max_answer_tokens=settings.max_answer_tokens,
+    )
+    by_number = {answer.packed.number: answer for answer in step}
+    learner.optimizer.zero_grad(set_to_none=True)
+    loss_sum, stats = 0.0, LossStats()
+    for row in _rows(learner, step):
+        check()
+        logprobs = answer_logprobs(learner.policy, row, settings.temperature)  # (N,)
+        if sums.steps == 0:
+            _add_gap(sums, logprobs, row, by_number)
+        batch = TokenBatch(
+            logprobs=logprobs,
+            old_logprobs=logprobs.detach() if old is None else torch.cat([old[number] for number in row.numbers]),
+            reference_logprobs=_reference_logprobs(learner, row),
+            advantages=torch.tensor([by_number[n].advantage for n in row.numbers], dtype=logprobs.dtype).to(
+                logprobs.device
+            ),
+            answer_index=row.answer_index,
+        )
+        loss, row_stats = policy_loss(batch, totals, settings)
+        # torch's own functions carry no types.
+        loss.backward()  # type: ignore[no-untyped-call]
+        loss_sum += loss.item()
+        stats += row_stats
+    norm = float(torch.nn.utils.clip_grad_norm_(learner.policy.parameters, learner.gradient_norm_limit, foreach=False))
+    sums.steps += 1
+    if not (torch.isfinite(torch.tensor([loss_sum, norm])).all()):
+        _skip(learner, sums)
+        return
+    learner.optimizer.step()
+    learner.skipped_in_a_row = 0
+    sums.losses.append(loss_sum)
+    sums.norms.append(norm)
+    sums.stats += stats
+
+
+def _skip(learner: Learner, sums: _Sums) -> None:
+    """Leave the weights as they were; give up when it happens again."""
+    learner.optimizer.zero_grad(set_to_none=True)
+    sums.skipped += 1
+    learner.skipped_in_a_row += 1
+    if learner.skipped_in_a_row > _SKIPS_ALLOWED:
+        raise NotFinite(
+            "The loss or its gradient was not a finite number in two steps in a row. Choose a lower Learning rate, a "
+            "lower Gradient norm limit, or a KL coefficient above 0."
+        )
+
+
+def _reference_logprobs(learner: Learner, row: PackedRow) -> Tensor | None:
+    if learner.settings.beta == 0:
+        return None
+    with torch.no_grad(), learner.policy.as_reference():
+        return answer_logprobs(learner.policy, row, learner.settings.temperature)
+
+
+def _add_gap(sums: _Sums, logprobs: Tensor, row: PackedRow, by_number: dict[int, _Answer]) -> None:
+    """Compare with what the sampler reported, while the policy is still the one that sampled."""
+    sampled = [value for number in row.numbers for value in by_number[number].sampled_logprobs]
+    sums.gap_sum += float((logprobs.detach() - torch.tensor(sampled, device=logprobs.device)).abs().sum())
+    sums.gap_tokens += len(sampled)
+
+
+def _learned(sums: _Sums) -> Learned:
+    applied = len(sums.losses)
+    tokens = sums.stats.tokens
+    return Learned(
+        steps=applied,
+        skipped_steps=sums.skipped,
+        loss=sum(sums.losses) / applied if applied else None,
+        gradient_norm=sum(sums.norms) / applied if applied else None,
+        kl=sums.stats.kl_sum / tokens if sums.stats.kl_sum is not None and tokens else None,
+        clip_fraction=sums.stats.clipped_tokens / tokens if tokens else None,
+        sampler_gap=sums.gap_sum / sums.gap_tokens if sums.gap_tokens else None,
+        tokens=tokens,
+    )

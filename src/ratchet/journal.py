@@ -1,0 +1,347 @@
+"""The run folder: where everything about a run is on disk, and how it is written so that a kill loses nothing.
+
+    FOLDER/
+      config.json            the resolved settings, written once
+      run.json               id, creation time, and what was fixed at the start (budgets, versions, model identity)
+      events.jsonl           what happened, one JSON object a line, append only
+      run.log                numbers only, one line a round
+      rollouts/round-001.jsonl   every prompt, answer and reward of a round; readable by the owner alone
+      rollouts/heldout.jsonl     the kept adapter's answers to the held-out problems
+      checkpoint.safetensors     all that a resumed run needs, with the round's record
+      adapter/               the best adapter so far, in PEFT layout
+
+Files are written to a temporary name, synced and renamed. The events file is appended to; a torn last line, left by a
+kill, is not an event. Knows nothing of tensors: it is handed the bytes of checkpoint and adapter.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from ratchet.config import RunConfig
+from ratchet.errors import Conflict, DiskFull, NotFound
+
+_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def ratchet_home() -> Path:
+    """Return the folder of everything that is not in a run folder of the user's choice: ``RATCHET_HOME``."""
+    return Path(os.environ.get("RATCHET_HOME") or platformdirs.user_data_dir("ratchet")).expanduser()
+
+
+def models_home() -> Path:
+    """Return the folder of converted models."""
+    return ratchet_home() / "models"
+
+
+@contextmanager
+def disk_full_as_error(path: Path) -> Iterator[None]:
+    """Turn "no space left" inside the block into DiskFull, which names the place."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL_DISK:
+            raise
+        raise DiskFull(
+            f"The disk that holds {path} is full. Free some space, or give another folder with --out; "
+            "a run that stopped here goes on with ratchet resume."
+        ) from error
+
+
+def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file so that after a kill either the old or the new content is there, whole."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with disk_full_as_error(path.parent):
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o644)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class RunFolder:
+    """One run's files. Creating the object touches nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_path = path / "config.json"
+        self.run_path = path / "run.json"
+        self.events_path = path / "events.jsonl"
+        self.log_path = path / "run.log"
+        self.rollouts_path = path / "rollouts"
+        self.checkpoint_path = path / "checkpoint.safetensors"
+        self.heldout_path = self.rollouts_path / "heldout.jsonl"
+        self.adapter_path = path / "adapter"
+
+    @classmethod
+    def create(cls, config: RunConfig, out: Path | None) -> "RunFolder":
+        """Make the folder of a new run with its settings, and enter it in the index of runs.
+
+        Raises:
+            Conflict: the folder holds a run, or something else.
+            DiskFull: there is no room.
+        """
+        created = datetime.now(UTC)
+        run_id = f"r{created:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        path = (out.expanduser() if out else ratchet_home() / "runs" / run_id).resolve()
+        folder = cls(path)
+        cls.refuse_taken(path)
+        try:
+            with disk_full_as_error(path):
+                folder.rollouts_path.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise Conflict(f"The run folder {path} cannot be made: {error.strerror}. Choose another --out.") from error
+        write_atomically(folder.config_path, config.model_dump_json(indent=2).encode())
+        folder.write_run({"id": run_id, "created_at": created.isoformat(timespec="seconds")})
+        index = ratchet_home() / "index"
+        with disk_full_as_error(index):
+            index.mkdir(parents=True, exist_ok=True)
+        entry = {"id": run_id, "folder": str(path), "created_at": created.isoformat(timespec="seconds")}
+        write_atomically(index / f"{run_id}.json", json.dumps(entry).encode())
+        return folder
+
+    @classmethod
+    def refuse_taken(cls, path: Path) -> None:
+        """Refuse a place for a new run that holds something already.
+
+        Raises:
+            Conflict: it does.
+        """
+        if cls(path).run_path.exists():
+            raise Conflict(f"{path} already holds a run. Go on with it by ratchet resume, or choose another --out.")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise Conflict(f"{path} already exists and is not empty. Choose another --out.")
+
+    @classmethod
+    def find(cls, run_or_folder: str) -> "RunFolder":
+        """Return the run of that id or in that folder.
+
+        Raises:
+            NotFound: neither is there.
+        """
+        path = Path(run_or_folder).expanduser()
+        if (path / "run.json").is_file():
+            return cls(path.resolve())
+        entry = ratchet_home() / "index" / f"{run_or_folder}.json"
+        if re.fullmatch(r"[\w.-]+", run_or_folder) and entry.is_file():
+            folder = cls(Path(json.loads(entry.read_text(encoding="utf-8"))["folder"]))
+            if folder.run_path.is_file():
+                return folder
+            raise NotFound(f"Run {run_or_folder} was in {folder.path}, which holds no run any more.")
+        raise NotFound(f"There is no run {run_or_folder}: no such folder, and no run of that id in {ratchet_home()}.")
+
+    @classmethod
+    def all(cls) -> list["RunFolder"]:
+        """Return every indexed run whose folder is still there, oldest first."""
+        folders = []
+        for entry in sorted((ratchet_home() / "index").glob("*.json")):
+            folder = cls(Path(json.loads(entry.read_text(encoding="utf-8"))["folder"]))
+            if folder.run_path.is_file():
+                folders.append(folder)
+        return folders
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return str(self.read_run()["id"])
+
+    def read_config(self) -> RunConfig:
+        """Return the stored settings."""
+        return RunConfig.model_validate_json(self.config_path.read_bytes())
+
+    def read_run(self) -> dict[str, Any]:
+        """Return what was fixed when the run was created and started."""
+        record: dict[str, Any] = json.loads(self.run_path.read_text(encoding="utf-8"))
+        return record
+
+    def write_run(self, record: Mapping[str, Any]) -> None:
+        """Replace what is fixed for the run."""
+        write_atomically(self.run_path, json.dumps(record, indent=2).encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run for this process; the lock ends with the process, however it ends.
+
+        Raises:
+            Conflict: another process works on this run.
+        """
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise Conflict(
+                    f"Run {self.run_id} is being worked on by another process. Wait for it or stop it."
+                ) from error
+            yield
+
+    def is_locked(self) -> bool:
+        """Tell whether a process works on this run now."""
+        try:
+            with self.locked():
+                return False
+        except Conflict:
+            return True
+
+    def append_event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Append one event and sync it; return it. A torn last line is cut off first."""
+        events = list(self.events())
+        event = {
+            "seq": len(events) + 1,
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "event": kind,
+            **fields,
+        }
+        with disk_full_as_error(self.path), self.events_path.open("ab") as file:
+            whole = self._whole_bytes()
+            if file.tell() != whole:
+                file.truncate(whole)
+            file.write(json.dumps(event, allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return event
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events written so far; a torn last line is left out."""
+        if not self.events_path.exists():
+            return
+        content = self.events_path.read_bytes()
+        for line in content[: content.rfind(b"\n") + 1].splitlines():
+            yield json.loads(line)
+
+    def _whole_bytes(self) -> int:
+        return self.events_path.read_bytes().rfind(b"\n") + 1
+
+    def log(self, line: str) -> None:
+        """Append a line, numbers only, to the run's log."""
+        stamp = datetime.now(UTC).isoformat(timespec="seconds")
+        with disk_full_as_error(self.path), self.log_path.open("a", encoding="utf-8") as file:
+            file.write(f"{stamp} {line}\n")
+
+    def rollouts_file(self, number: int) -> Path:
+        """Return where the rollouts of a round are."""
+        return self.rollouts_path / f"round-{number:03d}.jsonl"
+
+    def write_rollouts(self, number: int, rows: Iterator[Mapping[str, Any]]) -> None:
+        """Write a round's rollouts, one prompt a line, readable by the owner alone."""
+        _write_rows(self.rollouts_file(number), rows)
+
+    def write_heldout(self, rows: Iterator[Mapping[str, Any]]) -> None:
+        """Write the kept adapter's answers to the held-out problems, readable by the owner alone."""
+        _write_rows(self.heldout_path, rows)
+
+    def read_rollouts(self, number: int) -> list[dict[str, Any]]:
+        """Return a round's rollouts.
+
+        Raises:
+            NotFound: that round has none.
+        """
+        path = self.rollouts_file(number)
+        if not path.is_file():
+            kept = self._rounds_kept()
+            known = f"Rounds with samples: {kept[0]} to {kept[-1]}." if kept else "No round has samples yet."
+            raise NotFound(f"There are no samples of round {number}. {known}")
+        return _read_rows(path)
+
+    def read_heldout(self) -> list[dict[str, Any]]:
+        """Return the kept adapter's answers to the held-out problems.
+
+        Raises:
+            NotFound: they were not scored.
+        """
+        if not self.heldout_path.is_file():
+            raise NotFound("The held-out problems of this run were not scored.")
+        return _read_rows(self.heldout_path)
+
+    def last_rollouts(self) -> int:
+        """Return the last round that has rollouts.
+
+        Raises:
+            NotFound: none has.
+        """
+        kept = self._rounds_kept()
+        if not kept:
+            raise NotFound("No round of this run has samples yet.")
+        return kept[-1]
+
+    def _rounds_kept(self) -> list[int]:
+        return sorted(self._round_of(file) for file in self.rollouts_path.glob("round-*.jsonl"))
+
+    def drop_rollouts_after(self, number: int) -> None:
+        """Remove rollouts of rounds that never finished."""
+        for file in self.rollouts_path.glob("round-*.jsonl"):
+            if self._round_of(file) > number:
+                file.unlink()
+
+    @staticmethod
+    def _round_of(file: Path) -> int:
+        return int(file.stem.removeprefix("round-"))
+
+    def replace_adapter(self, files: Mapping[str, bytes]) -> None:
+        """Replace ``adapter/`` by these files.
+
+        A kill leaves the old or the new folder, or, for an instant, neither; the checkpoint holds the same weights
+        then, and a resume writes the folder again.
+        """
+        temporary, old = self.path / ".adapter.tmp", self.path / ".adapter.old"
+        for leftover in (temporary, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+        with disk_full_as_error(self.path):
+            temporary.mkdir()
+            for name, content in files.items():
+                write_atomically(temporary / name, content)
+            if self.adapter_path.exists():
+                self.adapter_path.rename(old)
+            temporary.rename(self.adapter_path)
+            _sync_folder(self.path)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_rows(path: Path, rows: Iterator[Mapping[str, Any]]) -> None:
+    # A model may write half of a surrogate pair: kept as it is, since the samples show what was graded.
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_atomically(path, "".join(lines).encode("utf-8", "surrogatepass"), private=True)
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    # Not splitlines: it also splits at characters that JSON leaves unescaped.
+    text = path.read_bytes().decode("utf-8", "surrogatepass")
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def check_room(path: Path, needed_bytes: int) -> None:
+    """Refuse to start where the disk cannot hold what the run will write.
+
+    Raises:
+        DiskFull: less than ``needed_bytes`` are free.
+    """
+    free = shutil.disk_usage(path).free
+    if free < needed_bytes:
+        raise DiskFull(
+            f"The disk that holds {path} has {free / 1e6:.0f} MB free; the run needs about {needed_bytes / 1e6:.0f} MB "
+            "for its checkpoint, adapter and samples. Free some space, or give another folder with --out."
+        )

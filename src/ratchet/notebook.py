@@ -1,0 +1,94 @@
+"""Ratchet from Python: ``ratchet.train`` and ``ratchet.resume``, with a verifier function of your own if you like.
+
+    def closeness(answer: str, ground_truth: str) -> float:
+        return 1.0 if answer.strip() == ground_truth else 0.0
+
+    result = ratchet.train(
+        {"data": {"source": "boxed", "path": "rows.jsonl"}},
+        verifier=closeness,
+        on_round=lambda record: print(record.round, record.validation.accuracy),
+    )
+
+The function runs in this process and is trusted. The run records its module, name and a hash of its source; such a
+run can only be resumed by ``ratchet.resume(folder, verifier=function)``.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ratchet import service
+from ratchet.config import PythonVerifier, RunConfig
+from ratchet.config_text import build, read_file
+from ratchet.errors import Conflict
+from ratchet.journal import RunFolder
+from ratchet.records import RoundRecord, RunResult
+from ratchet.verifiers import identity
+
+OnRound = Callable[[RoundRecord], None]
+VerifierFunction = Callable[..., Any]
+
+
+def train(
+    config: RunConfig | Mapping[str, Any] | str | Path,
+    *,
+    verifier: VerifierFunction | None = None,
+    on_round: OnRound | None = None,
+    out: str | Path | None = None,
+) -> RunResult:
+    """Train, and return how the run ended.
+
+    Args:
+        config: Settings as an object, as a nested mapping, or as the path of a YAML file.
+        verifier: ``f(answer, ground_truth) -> 0..1``, or with the prompt as a third parameter.
+        on_round: Called after round 0 and after each round, once the round is safe on disk.
+        out: The run folder; one under the user's data folder by default.
+
+    Raises:
+        RatchetError: see ``ratchet.errors``; its message says what to do.
+    """
+    if isinstance(config, str | Path):
+        config = build(read_file(Path(config)))
+    elif not isinstance(config, RunConfig):
+        config = build(config)
+    if verifier is not None:
+        read = config.verifier.read if config.verifier else None
+        config = config.model_copy(update={"verifier": identity(verifier).model_copy(update={"read": read})})
+    return service.create_and_train(config, Path(out) if out else None, function=verifier, watch=_watch(on_round))
+
+
+def resume(
+    run_or_folder: str | Path, *, verifier: VerifierFunction | None = None, on_round: OnRound | None = None
+) -> RunResult:
+    """Go on with a run that was killed or stopped, from its last finished round.
+
+    Raises:
+        Conflict: the run is over, or the verifier is not the function that it was started with.
+    """
+    if verifier is not None:
+        _refuse_other_function(RunFolder.find(str(run_or_folder)).read_config(), verifier)
+    return service.resume(str(run_or_folder), function=verifier, watch=_watch(on_round))
+
+
+def _refuse_other_function(config: RunConfig, verifier: VerifierFunction) -> None:
+    stored, given = config.verifier, identity(verifier)
+    if not isinstance(stored, PythonVerifier):
+        raise Conflict("This run is checked by a built-in verifier: resume it without a function.")
+    if stored.source_hash != given.source_hash:
+        raise Conflict(
+            f"This run was started with {stored.module}.{stored.name}, whose source has changed since, or with "
+            f"another function than {given.module}.{given.name}: it cannot go on to the same result."
+        )
+
+
+def _watch(on_round: OnRound | None) -> Any:
+    from ratchet.worker import Watch
+
+    if on_round is None:
+        return Watch()
+
+    def on_event(event: dict[str, Any]) -> None:
+        if event["event"] == "round":
+            on_round(RoundRecord.model_validate(event["record"]))
+
+    return Watch(on_event=on_event)

@@ -1,0 +1,12 @@
+"""Use cases: the one door for every surface. Command line and Python call these; later surfaces will too."""
+
+from ratchet.service.runs import (
+    RunSummary,
+    create_and_train,
+    list_runs,
+    resume,
+    samples,
+    summary,
+)
+
+__all__ = ["RunSummary", "create_and_train", "list_runs", "resume", "samples", "summary"]

@@ -1,0 +1,63 @@
+"""A run's learning curve as a PNG file."""
+
+from pathlib import Path
+
+from ratchet.journal import disk_full_as_error
+from ratchet.service.runs import RunSummary
+
+
+def draw_curve(summary: RunSummary, path: Path) -> Path:
+    """Draw validation accuracy and mean reward by round, 0 to 100 %, with the kept round marked; return the path."""
+    # Not pyplot: it would pick a window system and keep global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    records = summary.records
+    figure = Figure(figsize=(7.2, 4.0), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    rewards = {record.round: record.reward for record in records if record.reward is not None}
+    axes.plot(
+        list(rewards),
+        list(rewards.values()),
+        color="#b07000",
+        linestyle="--",
+        marker=".",
+        label="mean reward of sampled answers (training prompts)",
+    )
+    axes.plot(
+        [r.round for r in records],
+        [r.validation.accuracy for r in records],
+        color="#1f5fa8",
+        linewidth=2,
+        marker="o",
+        markersize=4,
+        label=f"validation accuracy ({records[0].validation.prompts} prompts, greedy)",
+    )
+    best = records[records[-1].best_round]
+    axes.plot(best.round, best.validation.accuracy, "o", color="#1f5fa8", markersize=10, fillstyle="none")
+    axes.annotate(
+        f"kept: round {best.round}, {best.validation.accuracy:.0%}",
+        (best.round, best.validation.accuracy),
+        xytext=(0, -18),
+        textcoords="offset points",
+        ha="right",
+        fontsize=9,
+    )
+    if summary.heldout_before is not None and summary.heldout_after is not None:
+        ends = [records[0].round, best.round]
+        axes.plot(
+            ends,
+            [summary.heldout_before, summary.heldout_after],
+            "D",
+            color="#2e7d32",
+            label=f"held-out problems ({summary.heldout_before:.0%} before, {summary.heldout_after:.0%} after)",
+        )
+    axes.set(xlabel="round", ylim=(0, 1.02), title=f"{Path(summary.config.model).name} on {summary.config.data.source}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", fontsize=8)
+    with disk_full_as_error(path.parent):
+        FigureCanvasAgg(figure).print_png(str(path))
+    return path

@@ -1,0 +1,36 @@
+"""Settings that Ratchet brings along: the two demos. Data alone; flags are laid over them."""
+
+from typing import Any
+
+
+def demo_settings() -> dict[str, Any]:
+    """Return the demo of the shipped tiny model: Math Pairs with numbers 1 to 9, a minute or so on two cores.
+
+    The format bonus is off and there is no system prompt: the tiny model knows expressions and nothing else.
+    """
+    return {
+        "model": "tiny",
+        "data": {"source": "math_pairs"},
+        "prompt": {"system_prompt": ""},
+        "reward": {"format_bonus": "off"},
+        "rl": {"rounds": 20, "prompts_per_round": 32, "answers_per_prompt": 8, "max_answer_tokens": 32},
+        "learning_rate": 2e-3,
+    }
+
+
+def real_demo_settings() -> dict[str, Any]:
+    """Return the demo of SmolLM2-135M-Instruct: numbers 1 to 5, three worked examples in the prompt."""
+    return {
+        "model": "smollm2-135m",
+        "data": {"source": "math_pairs", "largest": 5, "heldout": 155},
+        "prompt": {"system_prompt": "", "worked_examples": 3},
+        "reward": {"format_bonus": "off"},
+        "rl": {
+            "rounds": 10,
+            "prompts_per_round": 16,
+            "answers_per_prompt": 8,
+            "max_answer_tokens": 64,
+            "validation_prompts": 64,
+        },
+        "learning_rate": 2e-4,
+    }

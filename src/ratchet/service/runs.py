@@ -1,0 +1,149 @@
+"""What can be done with runs: start, resume, list, show, read samples.
+
+A surface parses, calls one of these and renders. Nothing here prints, and torch is imported only by what trains.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ratchet.config import RunConfig
+from ratchet.errors import Conflict
+from ratchet.journal import RunFolder, check_room, ratchet_home
+from ratchet.records import RoundRecord, RunResult
+
+if TYPE_CHECKING:
+    from ratchet.worker import Watch
+
+# A run without an end in its journal is at work, or was killed.
+SummaryStatus = Literal["training", "interrupted", "completed", "stopped_early", "failed", "cancelled"]
+
+# Room for samples, log and journal; the adapter and checkpoint come on top once the model is known.
+_LEAST_ROOM_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What is known of a run from its folder."""
+
+    run: str
+    folder: Path
+    created_at: str
+    status: SummaryStatus
+    config: RunConfig
+    records: tuple[RoundRecord, ...]
+    heldout_before: float | None
+    heldout_after: float | None
+    ended: dict[str, Any] | None
+    notes: tuple[str, ...]
+
+
+def create_and_train(
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    function: Callable[..., Any] | None = None,
+    watch: "Watch | None" = None,
+) -> RunResult:
+    """Check a run, make its folder, and work on it until it ends. A run that fails its checks leaves no folder.
+
+    Raises:
+        InvalidSetting, IncompatibleData, ModelUnavailable, Conflict, DiskFull: before any weights load.
+        RatchetError: what failed the run afterwards; its folder says so too.
+    """
+    from ratchet import worker
+    from ratchet.engine.prepare import prepare
+
+    refuse_taken(out)
+    check_room(_existing_parent(out or ratchet_home()), _LEAST_ROOM_BYTES)
+    prepared = prepare(config, function)
+    folder = RunFolder.create(prepared.config, out)
+    return worker.run(folder, prepared=prepared, function=function, watch=watch)
+
+
+def resume(
+    run_or_folder: str, *, function: Callable[..., Any] | None = None, watch: "Watch | None" = None
+) -> RunResult:
+    """Go on with a run that was killed or stopped, from its last finished round.
+
+    Raises:
+        NotFound: there is no such run.
+        Conflict: it has ended, another process works on it, or it cannot go on here to the same result.
+    """
+    folder = RunFolder.find(run_or_folder)
+    from ratchet import worker
+
+    worker.refuse_ended(folder)
+    return worker.run(folder, function=function, watch=watch)
+
+
+def refuse_taken(out: Path | None) -> None:
+    """Refuse a folder for a new run that holds something already, before anything costly is done.
+
+    Raises:
+        Conflict: it exists and is not empty.
+    """
+    if out is not None:
+        RunFolder.refuse_taken(out.expanduser().resolve())
+
+
+def list_runs() -> list[RunSummary]:
+    """Return every run that is still in its folder, oldest first."""
+    return [_summary(folder) for folder in RunFolder.all()]
+
+
+def summary(run_or_folder: str) -> RunSummary:
+    """Return what is known of one run.
+
+    Raises:
+        NotFound: there is no such run.
+    """
+    return _summary(RunFolder.find(run_or_folder))
+
+
+def samples(run_or_folder: str, number: int | None) -> tuple[str, list[dict[str, Any]]]:
+    """Return what a round's samples are called, and the samples; the last round with samples for None.
+
+    Round 0 stands for the kept adapter's answers to the held-out problems.
+
+    Raises:
+        NotFound: no such run, or that round has no samples.
+    """
+    folder = RunFolder.find(run_or_folder)
+    if number == 0:
+        return "held-out problems", folder.read_heldout()
+    chosen = number if number is not None else folder.last_rollouts()
+    return f"round {chosen}", folder.read_rollouts(chosen)
+
+
+def _summary(folder: RunFolder) -> RunSummary:
+    events = list(folder.events())
+    by_round = {e["record"]["round"]: RoundRecord.model_validate(e["record"]) for e in events if e["event"] == "round"}
+    heldout = {event["when"]: event["accuracy"] for event in events if event["event"] == "heldout"}
+    # What an earlier session ended with is history once the run was resumed.
+    last = next((event for event in reversed(events) if event["event"] in ("started", "ended")), None)
+    ended = last if last is not None and last["event"] == "ended" else None
+    status: SummaryStatus = ended["status"] if ended else ("training" if folder.is_locked() else "interrupted")
+    record = folder.read_run()
+    return RunSummary(
+        run=record["id"],
+        folder=folder.path,
+        created_at=record["created_at"],
+        status=status,
+        config=folder.read_config(),
+        records=tuple(by_round[number] for number in sorted(by_round)),
+        heldout_before=heldout.get("before"),
+        heldout_after=heldout.get("after") if ended else None,
+        ended=ended,
+        notes=tuple(dict.fromkeys(event["text"] for event in events if event["event"] == "note")),
+    )
+
+
+def _existing_parent(path: Path) -> Path:
+    path = path.expanduser().resolve()
+    while not path.exists():
+        path = path.parent
+    if not path.is_dir():
+        raise Conflict(f"{path} is a file, so no run folder can be made in it. Choose another --out.")
+    return path

@@ -1,0 +1,93 @@
+r"""The last expression in text without LaTeX delimiters: numbers, operators, LaTeX commands and single letters.
+
+What cannot be told from prose is not read in part: ``sqrt(2)``, ``2pi`` and ``alpha + 2`` are not the number 2, and
+give ``""``. Names such as ``km2`` are no expressions at all; trailing units are left to the parser. ``=`` and line
+ends separate expressions, so ``60 + 13 = 73`` ends in 73.
+"""
+
+import re
+
+MAX_BARE_CHARACTERS = 2_000
+
+# A letter counts only when it stands alone among letters; a colon only between digits.
+_RUN = re.compile(
+    r"(?:\\(?:text|mathrm|textbf|mathbf|mbox)\s?\{[^{}]*\}|\\[A-Za-z]+|\\[,;:! %${}]"
+    r"|[0-9.,+\-*/^()\[\]{}_!%\N{MULTIPLICATION SIGN}÷·\N{MINUS SIGN} ]"
+    r"|(?<=[0-9]):(?=[0-9])|(?<![A-Za-z])[A-Za-z](?![A-Za-z]))+"
+)
+_READABLE = re.compile(r"[0-9]|\\[A-Za-z]")
+_OPERAND_GAP = re.compile(r"(?<=[0-9A-Za-z)\]}!%]) +(?=[0-9A-Za-z(\[])")
+_MIXED_NUMBER = re.compile(r"-?[0-9]+ [0-9]+/[0-9]+")
+_THOUSANDS = re.compile(r"(?<![0-9,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
+_NAMES = "sqrt|cbrt|root|log|ln|exp|sin|cos|tan|sec|csc|cot|arcsin|arccos|arctan|pi|theta|alpha|beta|infinity|inf"
+_NAME_BEFORE = re.compile(rf"\b(?:{_NAMES})\s*\Z")
+_NAME_AFTER = re.compile(rf"(?:{_NAMES})\b")
+_MAGNITUDE_AFTER = re.compile(r"(hundred|thousand|million|billion|trillion)\b")
+_UNIT_POWER = re.compile(r"\^\{?[23]\}?[ .,)]*")
+_SPACED_OPERATOR = re.compile(r" +[+/^\N{MULTIPLICATION SIGN}÷·] ")
+_LEADING = " *_^/,)]}\N{MULTIPLICATION SIGN}÷·:!"
+_TRAILING = " *_^/,([{+-\N{MINUS SIGN}\N{MULTIPLICATION SIGN}÷·:!."
+
+
+def last_bare_expression(text: str) -> str | None:
+    """Return the last bare expression, ``""`` if the last one cannot be read whole, or None if there is none."""
+    last = None
+    for run in _RUN.finditer(text):
+        if _READABLE.search(run.group()):
+            expression = _expression(text, run.start(), run.end())
+            last = last if expression is None else expression
+    return last
+
+
+def _expression(text: str, start: int, end: int) -> str | None:
+    """Make an expression of a run of characters: ``""`` if it is part of something larger, None if it is none."""
+    run, before, after = text[start:end], text[max(0, start - 12) : start], text[end : end + 12]
+    if before[-1:].isalnum() and (run[0].isdigit() or _UNIT_POWER.fullmatch(run)):
+        return None  # the 2 of km2 or cm^2
+    if len(run) > MAX_BARE_CHARACTERS or _continues(run, before) or _NAME_AFTER.match(after):
+        return ""
+    if before[-1:].isalpha() and run[0] == "-":
+        run = run[1:]  # a hyphen, as in COVID-19
+    expression = _last_operand(_trimmed(run))
+    if not _READABLE.search(expression):
+        return None
+    magnitude = _MAGNITUDE_AFTER.match(after)
+    return rf"{expression}\text{{ {magnitude[1]}}}" if magnitude else expression
+
+
+def _continues(run: str, before: str) -> bool:
+    """Tell whether a run goes on with an expression that began in words: sqrt(2), pi/2, alpha + 2."""
+    if before[-1:].isalpha():
+        return run[0] in "([/^*+_" or _SPACED_OPERATOR.match(run) is not None
+    return _NAME_BEFORE.search(before) is not None
+
+
+def _trimmed(run: str) -> str:
+    """Remove blanks, emphasis, punctuation, list marks and unmatched brackets from both ends of a run."""
+    while True:
+        shorter = run.lstrip(_LEADING).rstrip(_TRAILING)
+        if shorter[:1] == "." and not shorter[1:2].isdigit():
+            shorter = shorter[1:]
+        elif shorter[:1] in ("-", "+", "\N{MINUS SIGN}") and shorter[1:2] == " ":
+            shorter = shorter[2:]
+        for opening, closing in (("([", ")]"), ("{", "}")):  # [1,2) is balanced
+            surplus = sum(map(shorter.count, opening)) - sum(map(shorter.count, closing))
+            if surplus > 0 and shorter.startswith(tuple(opening)):
+                shorter = shorter[1:]
+            elif surplus < 0 and shorter.endswith(tuple(closing)):
+                shorter = shorter[:-1]
+        if shorter == run:
+            return run
+        run = shorter
+
+
+def _last_operand(expression: str) -> str:
+    """Return the last of several expressions that only blanks or commas separate. Brackets hold a list together."""
+    if "\\" in expression or _MIXED_NUMBER.fullmatch(expression):
+        return expression
+    pieces = [piece for piece in _OPERAND_GAP.split(expression) if _READABLE.search(piece)]
+    expression = _trimmed(pieces[-1]) if pieces else expression
+    if "," in _THOUSANDS.sub("", expression) and not re.search(r"[(\[{]", expression):
+        pieces = [piece for piece in expression.split(",") if _READABLE.search(piece)]
+        expression = _trimmed(pieces[-1]) if pieces else expression
+    return expression

@@ -1,0 +1,123 @@
+r"""Verifier: is the last number of the answer the expected one?
+
+Accepts ``**73.**``, ``$1,234.50``, ``1{,}234``, ``73km``, ``+73``, ``-$73`` and ``2.5e-3``; compares by value, so
+73.0 is 73 and 72.9999999 is not. Reads inside the only ``<answer>`` tag when there is one. Never evaluates anything:
+``3/4`` ends in the number 4 and ``9**9**9`` in the number 9; use the ``math`` verifier for expressions.
+
+Takes the *last* number, not any number, because a policy that lists every candidate would otherwise be paid for
+guessing. A number of more than 40 digits ends the search without a result: it bounds the arithmetic, and skipping it
+would let noise hide behind an earlier number. Time is linear in the text.
+"""
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import NamedTuple
+
+from ratchet.config import FinalNumberVerifier
+from ratchet.records import Grade, Prompt
+from ratchet.verifiers.reading import part_to_read
+
+_MAX_DIGITS = 40
+_MAX_EXPONENT_DIGITS = 4  # 1e9999 is beyond any answer; Decimal compares it without writing it out
+# Commas between groups of three, also as LaTeX writes them: 1,234  1{,}234  1,\!234  1\,234
+_SEPARATOR = re.compile(r"\{,\}|,\\!|\\,|,")
+# Digits with what may stand between them. Not inside a name or an index (x2, H2O, x_2, x_{2}), though Markdown's
+# _73_ and __73__ are numbers: only an underscore after a letter or digit makes an index.
+_DIGITS = re.compile(
+    r"(?<![^\W_])(?<![^\W_]_)(?<![^\W_]_\{)(?<![0-9]\.)(\.?[0-9]+(?:(?:\.|,\\!|,|\{,\}|\\,)[0-9]+)*)"
+    r"([eE][-+]?[0-9]+(?![^\W_]))?"
+)
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+_MINUS = "-\N{MINUS SIGN}"
+# A sign belongs to the number unless it joins two operands (10-3) or is a hyphen (COVID-19). Between the sign and the
+# number a currency sign may stand; blanks only after an equals sign, since "- 73" is a list item elsewhere.
+_SIGN = re.compile(rf"(?:(?<![^\W_])(?<![)\]}}%])([-+{_MINUS[1]}])(?:\\?[$€£¥])?|=\s*([-{_MINUS[1]}])\s*)\Z")
+_SIGN_REACH = 24
+# Nothing but digits, LaTeX commands and operators: a ground truth like that is an expression, not a worked solution.
+_ONLY_SYMBOLS = re.compile(r"(?:\\[A-Za-z]+|[^A-Za-z])*")
+
+
+class FoundNumber(NamedTuple):
+    """A number in a text: its value, None where it has too many digits to be read, and how it is written."""
+
+    value: Decimal | None
+    written: str
+
+
+def last_number(text: str) -> FoundNumber | None:
+    """Return the last number in a text, or None if there is none."""
+    found = None
+    for found in _numbers(text):  # noqa: B007 - the last one is wanted
+        pass
+    return found
+
+
+class FinalNumber:
+    """Grades 1 when the last number has the expected value, else 0."""
+
+    def __init__(self, settings: FinalNumberVerifier) -> None:
+        self._read = settings.read
+
+    def check_ground_truth(self, prompt: Prompt) -> str | None:
+        """Refuse a reference without a readable number, or one that is an expression such as 3/4."""
+        return ground_truth_problem(prompt.ground_truth)
+
+    def grade(self, text: str, prompt: Prompt) -> Grade:
+        """Compare the last number with the last number of the ground truth."""
+        part = part_to_read(text, self._read, prefer_answer_tag=True)
+        answered = last_number(part) if part is not None else None
+        expected = last_number(prompt.ground_truth)
+        if answered is None or answered.value is None or expected is None or expected.value is None:
+            return Grade(correctness=0.0, outcome="unparseable")
+        return Grade(correctness=float(answered.value == expected.value), outcome="graded")
+
+    def close(self) -> None:
+        """Release nothing: there are no processes."""
+
+
+def ground_truth_problem(ground_truth: str) -> str | None:
+    """Say why a ground truth cannot serve as the expected number, or None."""
+    numbers = list(_numbers(ground_truth))
+    if not numbers:
+        return "holds no number"
+    if numbers[-1].value is None:
+        return f"ends in a number of more than {_MAX_DIGITS} digits"
+    if len(numbers) > 1 and _ONLY_SYMBOLS.fullmatch(ground_truth) and "####" not in ground_truth:
+        return "is an expression of several numbers, not one number (the math verifier reads expressions)"
+    return None
+
+
+def _numbers(text: str) -> Iterator[FoundNumber]:
+    """Yield every number of a text in order."""
+    for found in _DIGITS.finditer(text):
+        digits, exponent = found[1], found[2] or ""
+        plain = _SEPARATOR.sub(",", digits)
+        start = found.start()
+        if not _THOUSANDS.fullmatch(plain) and "," in plain:  # a list such as 1,2,3: each one counts
+            *earlier, plain = plain.split(",")
+            for piece in earlier:
+                yield from _number("", piece, "", piece)
+            start, sign = found.end(1) - len(plain), ""
+        else:
+            sign = _sign_before(text, start)
+        written_sign = sign if start and text[start - 1] == sign else ""
+        yield from _number(sign, plain, exponent, written_sign + text[start : found.end()])
+
+
+def _number(sign: str, digits: str, exponent: str, written: str) -> Iterator[FoundNumber]:
+    """Yield the number made of these parts; nothing for version strings such as 3.1.4."""
+    digits = digits.replace(",", "")
+    if digits.count(".") > 1:
+        return
+    if len(digits) - digits.count(".") > _MAX_DIGITS or len(exponent.lstrip("eE+-")) > _MAX_EXPONENT_DIGITS:
+        yield FoundNumber(None, written)
+        return
+    value = Decimal(digits + exponent)
+    yield FoundNumber(value.copy_negate() if sign and sign in _MINUS else value, written)
+
+
+def _sign_before(text: str, start: int) -> str:
+    """Return the sign of the number that starts there, empty if it has none."""
+    found = _SIGN.search(text[max(0, start - _SIGN_REACH) : start])
+    return (found[1] or found[2]) if found else ""

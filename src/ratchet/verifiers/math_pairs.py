@@ -1,0 +1,35 @@
+"""Verifier: is the last number the product of the sums?
+
+Reads and compares like ``final_number``. The part ``accuracy_strict`` also asks that the number is written exactly as
+in the ground truth: 56.0, 056, +56 and 5.6e1 are right and not strict. It is reported, never trained on.
+"""
+
+from ratchet.config import MathPairsVerifier
+from ratchet.records import Grade, Prompt
+from ratchet.verifiers.final_number import ground_truth_problem, last_number
+from ratchet.verifiers.reading import part_to_read
+
+
+class MathPairs:
+    """Grades 1 when the last number has the expected value, else 0."""
+
+    def __init__(self, settings: MathPairsVerifier) -> None:
+        self._read = settings.read
+
+    def check_ground_truth(self, prompt: Prompt) -> str | None:
+        """Refuse a reference without a readable number."""
+        return ground_truth_problem(prompt.ground_truth)
+
+    def grade(self, text: str, prompt: Prompt) -> Grade:
+        """Compare the last number with the ground truth, by value and as written."""
+        part = part_to_read(text, self._read, prefer_answer_tag=True)
+        answered = last_number(part) if part is not None else None
+        expected = last_number(prompt.ground_truth)
+        if answered is None or answered.value is None or expected is None or expected.value is None:
+            return Grade(correctness=0.0, outcome="unparseable", parts={"accuracy_strict": 0.0})
+        is_right = answered.value == expected.value
+        is_strict = is_right and answered.written == prompt.ground_truth.strip()
+        return Grade(float(is_right), "graded", parts={"accuracy_strict": float(is_strict)})
+
+    def close(self) -> None:
+        """Release nothing: there are no processes."""

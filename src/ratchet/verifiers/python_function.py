@@ -1,0 +1,118 @@
+"""Verifier: a function of the user's own, given to ``ratchet.train`` in Python.
+
+It runs in this process, is trusted, and has no time limit: text that came over a network belongs in the sandbox
+instead. What it returns is not trusted: None, a list, NaN or 1.5 would otherwise spread into the advantages of a
+whole group.
+"""
+
+import hashlib
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ratchet.config import PythonVerifier
+from ratchet.errors import InvalidSetting
+from ratchet.records import Grade, Prompt
+from ratchet.verifiers.reading import part_to_read
+
+_UNUSABLE = Grade(correctness=0.0, outcome="failed", failure="result")
+
+
+def identity(function: Callable[..., Any]) -> PythonVerifier:
+    """Return the settings that record which function it is: module, qualified name and a hash of its source.
+
+    The hash is empty where Python cannot show the source (typed at a prompt, built in, compiled).
+    """
+    named = function if hasattr(function, "__qualname__") else type(function)
+    try:
+        source_hash = hashlib.sha256(inspect.getsource(named).encode()).hexdigest()
+    except (OSError, TypeError):
+        source_hash = ""
+    return PythonVerifier(module=named.__module__ or "", name=named.__qualname__, source_hash=source_hash)
+
+
+class PythonFunction:
+    """Grades with ``function(answer, ground_truth)``, or with the prompt as a third argument if it asks for three.
+
+    It returns a number in 0..1; True and False are taken as 1 and 0, since a trusted function that says "equal" means
+    just that. It may also return a ``Grade``. An answer on which it raises, or for which it returns anything else, is
+    counted as failed. It is called from several threads at once.
+    """
+
+    def __init__(self, settings: PythonVerifier, function: Callable[..., Any]) -> None:
+        self._read = settings.read
+        self._function = function
+        self._takes_prompt = _takes_prompt(function)
+
+    def check_ground_truth(self, prompt: Prompt) -> str | None:
+        """Accept every reference: only the function knows what it can grade."""
+        return None
+
+    def grade(self, text: str, prompt: Prompt) -> Grade:
+        """Call the function and make a grade of what it returns."""
+        part = part_to_read(text, self._read)
+        if part is None:
+            return Grade(correctness=0.0, outcome="unparseable")
+        arguments = (part, prompt.ground_truth, prompt) if self._takes_prompt else (part, prompt.ground_truth)
+        try:
+            returned = self._function(*arguments)
+        except (Exception, SystemExit):  # whatever the user's code raises is data: counted and shown, not ours to fix
+            return Grade(correctness=0.0, outcome="failed", failure="execution")
+        if isinstance(returned, Grade):
+            return returned if _is_sound(returned) else _UNUSABLE
+        number = _number(returned)
+        return _UNUSABLE if number is None else Grade(correctness=number, outcome="graded")
+
+    def close(self) -> None:
+        """Release nothing: the function is the caller's."""
+
+
+def _takes_prompt(function: Callable[..., Any]) -> bool:
+    """Tell whether the function needs the prompt as a third argument.
+
+    Raises:
+        InvalidSetting: It can be called with neither two nor three arguments, or is a coroutine function.
+    """
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    if inspect.iscoroutinefunction(function):
+        raise InvalidSetting(
+            f"Verifier {name} is async. Give a plain function that returns a number.", field="verifier"
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise InvalidSetting(
+            f"Verifier {name} does not show which arguments it takes. Wrap it in a function of (answer, ground_truth).",
+            field="verifier",
+        ) from error
+    for count in (2, 3):
+        try:
+            signature.bind(*range(count))
+        except TypeError:
+            continue
+        return count == 3
+    raise InvalidSetting(
+        f"Verifier {name}{signature} cannot be called with (answer, ground_truth) or (answer, ground_truth, prompt). "
+        "Give it two or three positional arguments.",
+        field="verifier",
+    )
+
+
+def _number(returned: object) -> float | None:
+    """Return a score in 0..1, or None if what the function returned is none. Zero-dimensional arrays count."""
+    if not hasattr(type(returned), "__float__") or getattr(returned, "ndim", 0) != 0:
+        return None
+    try:
+        number = float(returned)  # type: ignore[arg-type]
+    except Exception:  # a conversion of the user's own: anything may come out of it
+        return None
+    return number if math.isfinite(number) and 0 <= number <= 1 else None
+
+
+def _is_sound(grade: Grade) -> bool:
+    """Tell whether a grade of the user's own keeps the rules of a Grade."""
+    numbers = [grade.correctness, *grade.parts.values()]
+    if any(_number(number) is None for number in numbers):
+        return False
+    return grade.outcome == "graded" or (grade.outcome in ("unparseable", "failed") and grade.correctness == 0)

@@ -1,0 +1,545 @@
+"""The worker: one run, from its folder to its end. ``python -m ratchet.worker FOLDER`` works on a run and exits.
+
+Joins the engine to the run folder: opens or resumes the run, watches clock and signals, writes every finished round
+in an order that a kill cannot hurt, and turns whatever ended the rounds into an ending with the best adapter kept.
+It takes no decision about learning (``engine/rounds.py``) and knows no database or web.
+"""
+
+import hashlib
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ratchet.config import PythonVerifier, RunConfig
+from ratchet.datasets import PromptStream
+from ratchet.engine import checkpoint
+from ratchet.engine.budget import TimeBudget
+from ratchet.engine.checkpoint import Progress
+from ratchet.engine.distribution import SamplingSettings
+from ratchet.engine.evaluate import score
+from ratchet.engine.grading import Grader
+from ratchet.engine.logprobs import can_pack
+from ratchet.engine.memory import Budgets, fitted_budgets
+from ratchet.engine.packing import PackedAnswer
+from ratchet.engine.policy import Policy, adapter_checksum, load_policy
+from ratchet.engine.prepare import Prepared, prepare
+from ratchet.engine.rounds import Engine, StopReason, Task, When, number_of_rounds, train
+from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
+from ratchet.engine.sampler.in_process import InProcessSampler
+from ratchet.engine.update import Learner, new_optimizer
+from ratchet.errors import (
+    Conflict,
+    DiskFull,
+    Interrupted,
+    NoLearningSignal,
+    NotFinite,
+    OutOfMemory,
+    RatchetError,
+    VerifierFailing,
+)
+from ratchet.journal import RunFolder, write_atomically
+from ratchet.records import Ending, Group, Rollout, RoundRecord, RunResult, RunStatus
+
+log = logging.getLogger(__name__)
+
+# Faults that end a run early with its best adapter, once round 0 is scored.
+_KEEPING: dict[type[RatchetError], Ending] = {
+    VerifierFailing: "metric_failures",
+    OutOfMemory: "out_of_memory",
+    DiskFull: "disk_full",
+    NotFinite: "not_finite",
+}
+_PINNED = ("ratchet-rl", "torch", "transformers", "peft")
+
+
+@dataclass
+class Watch:
+    """What someone may want to see of a run under way. Every function may be left as it is."""
+
+    on_event: Callable[[dict[str, Any]], None] = lambda event: None
+    on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None
+
+
+@dataclass
+class _Session:
+    """One process's work on a run."""
+
+    folder: RunFolder
+    watch: Watch
+    budget: TimeBudget
+    progress: Progress | None = None
+    heldout_before: float | None = None
+    heldout_after: float | None = None
+    stop_asked: threading.Event = field(default_factory=threading.Event)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        self.watch.on_event(self.folder.append_event(kind, **fields))
+
+    def why_stop(self, when: When) -> StopReason | None:
+        if self.stop_asked.is_set():
+            return "stopped"
+        over = self.budget.is_over if when == "within" else not self.budget.allows_a_round
+        return "time_limit" if over else None
+
+    def check(self) -> None:
+        if reason := self.why_stop("within"):
+            raise Interrupted("Given up before the first round.", reason)
+
+
+def run(
+    folder: RunFolder,
+    *,
+    prepared: Prepared | None = None,
+    function: Callable[..., Any] | None = None,
+    watch: Watch | None = None,
+    now: Callable[[], float] = time.monotonic,
+) -> RunResult:
+    """Work on a run until it ends; return how it ended.
+
+    Args:
+        folder: A run that was created, and perhaps worked on before.
+        prepared: The checks' result, where they were just made for this run; they are repeated otherwise.
+        function: The user's own verifier, for runs that have one.
+        watch: Whom to tell.
+        now: A clock in seconds.
+
+    Raises:
+        Conflict: the run is over, or another process works on it, or it cannot go on here to the same result.
+        RatchetError: whatever failed the run before anything could be kept; it is in the journal too.
+    """
+    with folder.locked():
+        config = folder.read_config()
+        refuse_ended(folder)
+        limit = config.limits.time_hours
+        budget = TimeBudget(None if limit is None else limit * 3600, now)
+        session = _Session(folder, watch or Watch(), budget)
+        with _signals(session):
+            session.event("started", resumed=folder.checkpoint_path.exists())
+            try:
+                prepared = prepared or prepare(config, function)
+                ending, message = _rounds(session, prepared)
+            except Exception as error:
+                _record_failure(session, error)
+                raise
+            return _close(session, prepared, ending, message)
+
+
+def refuse_ended(folder: RunFolder) -> None:
+    """Refuse to work on a run that has nothing left to do.
+
+    Raises:
+        Conflict: it completed, failed for want of a signal, or used up its time.
+    """
+    ended = [event for event in folder.events() if event["event"] == "ended"]
+    if not ended or ended[-1]["ending"] in ("stopped", "out_of_memory", "disk_full", "error", "metric_failures"):
+        return
+    status = str(ended[-1]["status"]).replace("_", " ")
+    raise Conflict(
+        f"Run {folder.run_id} is {status} ({str(ended[-1]['ending']).replace('_', ' ')}). Only a run that was stopped "
+        "or interrupted can be resumed; start a new one for more rounds or more time."
+    )
+
+
+def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
+    """Set up engine and task, run the rounds, and turn what keeps an adapter into an ending."""
+    config, folder = prepared.config, session.folder
+    for note in prepared.notes:
+        session.event("note", text=note)
+    session.watch.on_progress("loading", 0, 1)
+    try:
+        policy = load_policy(config, prepared.chat, prepared.files)
+        engine = _engine(session, prepared, policy)
+        stream = PromptStream([encoded.prompt for encoded in prepared.train], config.seed)
+        grader = Grader(
+            prepared.verifier,
+            config.reward,
+            config.rl.max_answer_tokens,
+            prepared.chat.prefilled_think,
+            # A function of the user's need not be safe in several threads.
+            threads=1 if isinstance(config.verifier, PythonVerifier) else 2,
+        )
+        task = Task(stream, {e.prompt.id: e for e in prepared.train}, prepared.validation, grader)
+        resumed = _resumed(session, engine, stream)
+        if resumed is None:
+            session.heldout_before, _ = _score_heldout(session, engine, prepared, grader, "before")
+        try:
+            ending, message = train(config, engine, task, _report(session, engine), session.why_stop, resumed), ""
+        except Interrupted as interrupted:
+            ending, message = interrupted.reason, ""
+        except tuple(_KEEPING) as error:
+            if session.progress is None:
+                raise
+            ending, message = _KEEPING[type(error)], str(error)
+        if ending not in ("stopped", "disk_full", "out_of_memory"):
+            _score_best(session, engine, prepared, grader)
+        return ending, message
+    except Interrupted as interrupted:
+        return interrupted.reason, ""
+    finally:
+        prepared.verifier.close()
+        folder.log(f"active_seconds={session.budget.elapsed:.1f}")
+
+
+def _engine(session: _Session, prepared: Prepared, policy: Policy) -> Engine:
+    """Build optimizer and sampler with what was fixed for the run, fixing it now if this is its first start."""
+    config = prepared.config
+    fixed = _fixed(session.folder, config, prepared, policy)
+    torch.set_num_threads(fixed["threads"])
+    budgets = Budgets(**fixed["budgets"])
+    learner = Learner(
+        policy=policy,
+        settings=config.rl,
+        optimizer=new_optimizer(policy, config.learning_rate, config.optimizer),
+        gradient_norm_limit=config.optimizer.gradient_norm_limit,
+        micro_batch_tokens=budgets.micro_batch_tokens,
+        plain_rows=fixed["plain_rows"],
+    )
+    sampler = _CountingSampler(InProcessSampler(policy, budgets.sampling_tokens), session.watch)
+    return Engine(policy, learner, sampler)
+
+
+def _fixed(folder: RunFolder, config: RunConfig, prepared: Prepared, policy: Policy) -> dict[str, Any]:
+    """Return what must stay the same over all sessions of a run; refuse to go on where it cannot."""
+    record = folder.read_run()
+    versions = {name: metadata.version(name) for name in _PINNED}
+    if "fixed" in record:
+        fixed: dict[str, Any] = record["fixed"]
+        for what, was, now in (
+            ("base model", fixed["model_identity"], policy.identity),
+            ("data", fixed["data_hash"], _data_hash(prepared)),
+            ("device", fixed["device"], policy.device.type),
+        ):
+            if was != now:
+                raise Conflict(f"The run's {what} was {was} and is now {now}: it cannot go on to the same result.")
+        if fixed["versions"] != versions:
+            folder.append_event("note", text="Package versions differ from the run's start: results may differ.")
+        return fixed
+    fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype)
+    fixed = {
+        "model_identity": policy.identity,
+        "data_hash": _data_hash(prepared),
+        "device": policy.device.type,
+        "dtype": str(policy.model.dtype).removeprefix("torch."),
+        "attention": policy.model.config._attn_implementation,
+        "threads": torch.get_num_threads(),
+        "budgets": {
+            "micro_batch_tokens": config.rl.micro_batch_tokens or fitted.micro_batch_tokens,
+            "sampling_tokens": config.rl.sampling_tokens or fitted.sampling_tokens,
+        },
+        "plain_rows": not can_pack(policy, _trial_answers(prepared)),
+        "versions": versions,
+    }
+    folder.write_run({**record, "fixed": fixed})
+    return fixed
+
+
+def _data_hash(prepared: Prepared) -> str:
+    """Return a hash over every prompt's tokens and ground truth: rows edited meanwhile would change the result."""
+    digest = hashlib.sha256()
+    for encoded in (*prepared.train, *prepared.validation, *prepared.heldout):
+        digest.update(json.dumps([encoded.prompt.id, encoded.token_ids, encoded.prompt.ground_truth]).encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _trial_answers(prepared: Prepared) -> list[PackedAnswer]:
+    """Return short made-up answers to two prompts: the self-check of packing compares numbers, not texts."""
+    prompts = [encoded.token_ids for encoded in prepared.train[:2]]
+    return [
+        PackedAnswer(prompt, tuple(prompt[-length:]), number)
+        for number, (prompt, length) in enumerate((p, n) for p in prompts for n in (5, 3, 4))
+    ]
+
+
+def _resumed(session: _Session, engine: Engine, stream: PromptStream) -> Progress | None:
+    """Go back to the last checkpoint, if there is one, and bring folder and journal into line with it."""
+    folder = session.folder
+    if not folder.checkpoint_path.exists():
+        folder.drop_rollouts_after(-1)
+        return None
+    progress, active_seconds = checkpoint.restore(folder.checkpoint_path, engine.policy, engine.learner.optimizer)
+    stream.restore(progress.stream_state)
+    session.progress = progress
+    session.budget.used_before = active_seconds
+    folder.drop_rollouts_after(progress.rounds_done)
+    events = list(folder.events())
+    journaled = {event["record"]["round"] for event in events if event["event"] == "round"}
+    for record in progress.records:
+        session.budget.record_round(record.seconds.total if record.round else 0.0)
+        if record.round not in journaled:
+            session.event("round", record=record.model_dump())
+    before = [event["accuracy"] for event in events if event["event"] == "heldout" and event["when"] == "before"]
+    session.heldout_before = before[-1] if before else None
+    _write_adapter(folder, engine.policy, progress)
+    return progress
+
+
+def _report(session: _Session, engine: Engine) -> Callable[[RoundRecord, Sequence[Group], Progress], None]:
+    """Return what stores a finished round: rollouts, then the checkpoint with the record, then the event."""
+
+    def report(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
+        folder = session.folder
+        if groups:
+            folder.write_rollouts(record.round, (rollout_row(group) for group in groups))
+        content = checkpoint.packed(progress, engine.policy, engine.learner.optimizer, session.budget.elapsed)
+        write_atomically(folder.checkpoint_path, content)
+        session.progress = progress
+        if record.best_round == record.round:
+            _write_adapter(folder, engine.policy, progress)
+        if record.round:
+            session.budget.record_round(record.seconds.total)
+        folder.log(log_line(record))
+        session.event("round", record=record.model_dump())
+
+    return report
+
+
+def _write_adapter(folder: RunFolder, policy: Policy, progress: Progress) -> str:
+    files = policy.adapter_files(progress.best_state)
+    folder.replace_adapter(files)
+    return adapter_checksum(files)
+
+
+def _score_heldout(
+    session: _Session, engine: Engine, prepared: Prepared, grader: Grader, when: str
+) -> tuple[float | None, list[Rollout]]:
+    """Score the held-out problems, where the source has some; they are read here and nowhere else."""
+    if not prepared.heldout:
+        return None, []
+    summary, rollouts = score(
+        engine.sampler, grader, prepared.heldout, prepared.config.rl.max_answer_tokens, session.check
+    )
+    session.event("heldout", when=when, accuracy=summary.accuracy, prompts=summary.prompts, outcomes=summary.outcomes)
+    return summary.accuracy, rollouts
+
+
+def _score_best(session: _Session, engine: Engine, prepared: Prepared, grader: Grader) -> None:
+    """Score the kept adapter on the held-out problems and keep its answers; a fault here costs the score alone."""
+    progress = session.progress
+    if progress is None or not prepared.heldout:
+        return
+    engine.policy.load_adapter_state(progress.best_state)
+    try:
+        summary, rollouts = score(
+            engine.sampler, grader, prepared.heldout, prepared.config.rl.max_answer_tokens, _give_up_if(session)
+        )
+    except (Interrupted, OutOfMemory) as error:
+        session.event("note", text=f"The held-out problems were not scored at the end ({error.code}).")
+        return
+    session.heldout_after = summary.accuracy
+    session.event(
+        "heldout", when="after", accuracy=summary.accuracy, prompts=summary.prompts, outcomes=summary.outcomes
+    )
+    rows = [
+        rollout_row(Group(encoded.prompt, encoded.token_ids, (rollout,)))
+        for encoded, rollout in zip(prepared.heldout, rollouts, strict=True)
+    ]
+    session.folder.write_heldout(iter(rows))
+
+
+def _give_up_if(session: _Session) -> Callable[[], None]:
+    """Return a check for closing work: it may use the time kept for closing, but not pass the limit itself."""
+
+    def check() -> None:
+        limit = session.budget.limit_seconds
+        if session.stop_asked.is_set() or (limit is not None and session.budget.elapsed >= limit):
+            raise Interrupted("Closing work was given up.", "stopped")
+
+    return check
+
+
+def _close(session: _Session, prepared: Prepared, ending: Ending, message: str) -> RunResult:
+    """Write the closing event and return the result."""
+    folder, progress = session.folder, session.progress
+    status: RunStatus
+    if progress is None:
+        status = "cancelled" if ending == "stopped" else "failed"
+        message = message or _nothing_kept(session, ending)
+    else:
+        status = "completed" if ending in ("all_rounds", "nothing_left") else "stopped_early"
+        message = message or _kept(prepared, progress, ending)
+    records = progress.records if progress else []
+    checksum = adapter_file_checksum(folder) if progress else None
+    result = RunResult(
+        run=folder.run_id,
+        folder=str(folder.path),
+        status=status,
+        ending=ending,
+        message=message,
+        rounds_done=progress.rounds_done if progress else 0,
+        best_round=progress.best_round if progress else None,
+        start_accuracy=records[0].validation.accuracy if records else None,
+        best_accuracy=records[-1].best_accuracy if records else None,
+        heldout_before=session.heldout_before,
+        heldout_after=session.heldout_after,
+        highest_reward=1.0,
+        adapter=str(folder.adapter_path) if progress else None,
+        seconds=round(session.budget.elapsed, 3),
+    )
+    fields = result.model_dump(exclude={"run", "folder", "adapter"})
+    folder.log(f"ended ending={ending} rounds_done={result.rounds_done} best_round={result.best_round}")
+    session.event("ended", **fields, adapter_sha256=checksum)
+    return result
+
+
+def _kept(prepared: Prepared, progress: Progress, ending: Ending) -> str:
+    why = {
+        "all_rounds": "All rounds are done.",
+        "nothing_left": "Every answer of the last rounds was right: there is nothing left to learn here.",
+        "time_limit": "The time limit came near.",
+        "stopped": "Stopped as asked.",
+    }[ending]
+    rounds = number_of_rounds(prepared.config, len(prepared.train))
+    if progress.best_round == 0:
+        kept = "No round beat the starting point on validation, so training brought no gain; the starting adapter is "
+        kept += "kept."
+    else:
+        kept = f"The adapter of round {progress.best_round} is kept."
+    return f"{why} {progress.rounds_done} of {rounds} rounds done. {kept}"
+
+
+def _nothing_kept(session: _Session, ending: Ending) -> str:
+    if ending == "time_limit":
+        return (
+            "The time limit passed before the starting adapter was scored: loading the model and the first scoring "
+            f"took {session.budget.elapsed:.0f} seconds. Raise Time limit."
+        )
+    return "Stopped before the starting adapter was scored, so there is no adapter to keep."
+
+
+def _record_failure(session: _Session, error: Exception) -> None:
+    """Put a failure into the journal: our own words for known faults, the traceback in the log for others."""
+    known = isinstance(error, RatchetError)
+    ending: Ending = "error"
+    if isinstance(error, NoLearningSignal):
+        ending = "no_learning_signal"
+    for kind, name in _KEEPING.items():
+        if isinstance(error, kind):
+            ending = name
+    message = str(error) if known else f"Something failed in Ratchet itself ({type(error).__name__}); see run.log."
+    try:
+        if not known:
+            frames = traceback.extract_tb(error.__traceback__)
+            places = " < ".join(f"{Path(f.filename).name}:{f.lineno}:{f.name}" for f in reversed(frames))
+            # Not the exception's text: it may quote what a model wrote.
+            session.folder.log(f"error type={type(error).__name__} at {places}")
+        done = session.progress.rounds_done if session.progress else 0
+        session.event("ended", status="failed", ending=ending, message=message, rounds_done=done)
+    except DiskFull:
+        log.error("the failure could not be written down: the disk is full")
+
+
+def rollout_row(group: Group) -> dict[str, Any]:
+    """Return a prompt's line of a rollouts file."""
+    return {
+        "prompt_id": group.prompt.id,
+        "prompt": list(group.prompt.messages),
+        "ground_truth": group.prompt.ground_truth,
+        "answers": [
+            {
+                "text": rollout.completion.text,
+                "reward": rollout.reward,
+                "correctness": rollout.grade.correctness,
+                "format": rollout.format,
+                "parts": dict(rollout.grade.parts),
+                "outcome": rollout.grade.outcome,
+                "failure": rollout.grade.failure,
+                "tokens": len(rollout.completion.token_ids),
+            }
+            for rollout in group.rollouts
+        ],
+    }
+
+
+def log_line(record: RoundRecord) -> str:
+    """Return a round's line in the log: numbers only."""
+    learned, seconds = record.learned, record.seconds
+    parts = [f"round={record.round}"]
+    if record.reward is not None and learned is not None:
+        cut_off, unparseable, failed = (record.outcomes.get(o, 0) for o in ("cut_off", "unparseable", "failed"))
+        parts += [
+            f"reward={record.reward:.4f}",
+            f"signal={record.signal_fraction:.3f}",
+            f"cut_off={cut_off} unparseable={unparseable} failed={failed}",
+            f"steps={learned.steps} skipped={learned.skipped_steps}",
+            "loss=none" if learned.loss is None else f"loss={learned.loss:.5f}",
+        ]
+    parts += [
+        f"validation={record.validation.accuracy:.4f} best_round={record.best_round}",
+        f"sampling={seconds.sampling:.1f} grading={seconds.grading:.1f} update={seconds.update:.1f} "
+        f"validating={seconds.validation:.1f} seconds={seconds.total:.1f}",
+    ]
+    return " ".join(parts)
+
+
+def adapter_file_checksum(folder: RunFolder) -> str | None:
+    """Return the SHA-256 of the kept adapter's weights file, None where there is none."""
+    path = folder.adapter_path / "adapter_model.safetensors"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+class _CountingSampler:
+    """A sampler that tells how many answers are finished."""
+
+    def __init__(self, sampler: Sampler, watch: Watch) -> None:
+        self._sampler = sampler
+        self._watch = watch
+
+    def sample(
+        self,
+        requests: Sequence[SampleRequest],
+        settings: SamplingSettings,
+        max_answer_tokens: int,
+        check: Callable[[], None],
+    ) -> Generator[Sampled]:
+        total = sum(request.answers for request in requests)
+        phase = "scoring" if settings.greedy else "sampling"
+        self._watch.on_progress(phase, 0, total)
+        with closing(self._sampler.sample(requests, settings, max_answer_tokens, check)) as stream:
+            for done, sampled in enumerate(stream, start=1):
+                yield sampled
+                self._watch.on_progress(phase, done, total)
+        self._watch.on_progress("updating" if phase == "sampling" else "scored", 0, 0)
+
+
+@contextmanager
+def _signals(session: _Session) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the run in good order; a second SIGINT ends the process at once."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and session.stop_asked.is_set():
+            raise KeyboardInterrupt
+        session.stop_asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def main() -> int:
+    """Work on the run in the folder named on the command line."""
+    result = run(RunFolder.find(sys.argv[1]))
+    sys.stdout.write(json.dumps(result.model_dump()) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Imports point one way, and starting up loads nothing heavy."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ratchet
+
+ROOT = Path(ratchet.__file__).parent
+# A layer may import itself and any layer listed before it.
+LAYERS = [
+    ["errors", "config", "config_text", "records", "journal"],  # plain data: no torch, no sockets
+    ["datasets"],
+    ["verifiers"],
+    ["engine"],  # torch, transformers and PEFT: here and nowhere else
+    ["worker"],
+    ["service"],  # use cases
+    ["notebook", "cli"],  # surfaces, blind to each other
+    ["__main__"],
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Every module that a file imports, at any depth, lazily or not."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_downwards(path):
+    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    for other in {name.split(".")[1] for name in imported_modules(path) if name.startswith("ratchet.")} - {own}:
+        if own in ("cli", "notebook") and other == own:
+            continue
+        assert LEVEL[other] < LEVEL[own] or (LEVEL[other] == LEVEL[own] == 0), f"{own} must not import {other}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_torch_stays_in_the_engine(path):
+    if path.relative_to(ROOT).parts[0] in ("engine", "worker.py"):
+        return
+    heavy = {"torch", "transformers", "peft", "safetensors", "accelerate"}
+    assert not {name.split(".")[0] for name in imported_modules(path)} & heavy
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import ratchet",
+        "import ratchet; ratchet.RunConfig",
+        "from ratchet.cli import ratchet; ratchet.main(['--help'], standalone_mode=False)",
+        "from ratchet import service; service.list_runs",
+        "import ratchet.verifiers, ratchet.datasets",
+    ],
+    ids=["import", "settings", "help", "service", "data and verifiers"],
+)
+def test_starting_up_loads_neither_torch_nor_a_web_framework(code):
+    heavy = "('torch', 'transformers', 'peft', 'datasets', 'fastapi', 'starlette', 'matplotlib', 'sympy')"
+    check = f"import sys\n{code}\nprint([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_public_name_of_the_package_can_be_had():
+    assert {name for name in ratchet.__all__ if getattr(ratchet, name)} == set(ratchet.__all__)

@@ -1,0 +1,88 @@
+"""The labelled cases: answers that real models and hostile ones write, labelled from the specification alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from ratchet.config import VerifierSettings
+from ratchet.records import Prompt
+from ratchet.verifiers import compile_pattern, earns_format, make_verifier
+
+DATA = Path(__file__).parents[1] / "data"
+SETTINGS = TypeAdapter(VerifierSettings)
+
+
+def rows(kind):
+    return json.loads((DATA / f"cases_{kind}.json").read_text())
+
+
+def case(kind):
+    return [pytest.param(row, id=row["name"]) for row in rows(kind)]
+
+
+def answer_of(row):
+    if "answer" in row:
+        return row["answer"]
+    return "".join(part if isinstance(part, str) else part[0] * part[1] for part in row["answer_parts"])
+
+
+def prompt_of(row):
+    return Prompt(id=1, messages=({"role": "user", "content": "?"},), ground_truth=row["ground_truth"])
+
+
+@pytest.fixture(scope="module")
+def verifier_of():
+    """Verifiers by kind and settings, shared by the cases so that worker processes are too."""
+    built = {}
+
+    def get(kind, row):
+        settings = row.get("settings", {})
+        if kind == "math":
+            settings = {"limit_seconds": 3.0, **settings}
+        key = (kind, json.dumps(settings))
+        if key not in built:
+            built[key] = make_verifier(SETTINGS.validate_python({"kind": kind, **settings}))
+        return built[key]
+
+    yield get
+    for verifier in built.values():
+        verifier.close()
+
+
+def check(verifier, row):
+    grade = verifier.grade(answer_of(row), prompt_of(row))
+    assert grade.outcome in row.get("outcome_any", [row.get("outcome")]), grade
+    assert grade.correctness == float(row["correct"]), grade
+    assert grade.failure is None or grade.outcome == "failed"
+    return grade
+
+
+@pytest.mark.parametrize("row", case("final_number"))
+def test_final_number_grades_as_labelled(row, verifier_of):
+    check(verifier_of("final_number", row), row)
+
+
+@pytest.mark.parametrize("row", case("math_pairs"))
+def test_math_pairs_grades_as_labelled(row, verifier_of):
+    grade = check(verifier_of("math_pairs", row), row)
+    assert grade.parts == {"accuracy_strict": float(row["strict"])}
+
+
+@pytest.mark.parametrize("row", case("math"))
+def test_math_grades_as_labelled(row, verifier_of):
+    check(verifier_of("math", row), row)
+
+
+@pytest.mark.parametrize("row", case("format"))
+def test_format_is_earned_as_labelled(row):
+    pattern = compile_pattern(row["pattern"]) if "pattern" in row else None
+    earned = earns_format(answer_of(row), row["kind"], pattern, prefilled_think=row["prefilled_think"])
+    assert earned is row["earns"]
+
+
+@pytest.mark.parametrize("kind", ["final_number", "math_pairs", "math"])
+def test_every_labelled_reference_passes_the_check_before_a_run(kind, verifier_of):
+    for row in rows(kind):
+        assert verifier_of(kind, {}).check_ground_truth(prompt_of(row)) is None, row["name"]
