@@ -83,6 +83,7 @@ def test_format_is_earned_as_labelled(row):
 
 
 @pytest.mark.parametrize("kind", ["final_number", "math_pairs", "math"])
-def test_every_labelled_reference_passes_the_check_before_a_run(kind, verifier_of):
+def test_every_reference_that_an_answer_gets_right_passes_the_check_before_a_run(kind, verifier_of):
     for row in rows(kind):
-        assert verifier_of(kind, {}).check_ground_truth(prompt_of(row)) is None, row["name"]
+        if row["correct"]:
+            assert verifier_of(kind, {}).check_ground_truth(prompt_of(row)) is None, row["name"]

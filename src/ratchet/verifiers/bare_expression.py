@@ -57,8 +57,8 @@ def _expression(text: str, start: int, end: int) -> str | None:
 
 def _continues(run: str, before: str) -> bool:
     """Tell whether a run goes on with an expression that began in words: sqrt(2), pi/2, alpha + 2."""
-    if before[-1:].isalpha():
-        return run[0] in "([/^*+_" or _SPACED_OPERATOR.match(run) is not None
+    if before[-1:].isalpha() and (run[0] in "([/^*+_" or _SPACED_OPERATOR.match(run)):
+        return True
     return _NAME_BEFORE.search(before) is not None
 
 

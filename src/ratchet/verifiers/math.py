@@ -12,6 +12,7 @@ number with and without its sign. What ``math-verify`` lets through beyond that 
 from ratchet.config import MathVerifier
 from ratchet.records import Grade, Prompt
 from ratchet.verifiers.math_pool import MathPool
+from ratchet.verifiers.math_reading import read_ground_truth
 from ratchet.verifiers.reading import part_to_read
 
 # What is worth reading in an answer; a longer one is read at its end, where the result stands.
@@ -29,7 +30,8 @@ class Math:
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
         """Refuse a reference that, given as the answer, would not be graded as right."""
-        finding = self._pool.find(f"\\boxed{{{prompt.ground_truth}}}", prompt.ground_truth, require_boxed=True)
+        expression = read_ground_truth(prompt.ground_truth) or ""
+        finding = self._pool.find(f"\\boxed{{{expression}}}", prompt.ground_truth, require_boxed=True)
         if finding.get("failure") == "time":
             return "takes longer to compare with itself than the limit per answer"
         if "failure" in finding:

@@ -41,7 +41,8 @@ def are_equal(gold: Expression, answer: Expression) -> bool:
         return False
     if gold.form is None or answer.form is None:
         return False
-    if answer.brackets == "(" and not gold.brackets:  # a bare list stands for a point only in the point's order
+    if answer.brackets == "(" and not gold.brackets and isinstance(gold.form, sympy.FiniteSet):
+        # A bare list stands for a point only in the point's order; math_verify looks at that only from this side.
         return _same_form(answer.form, gold.form)
     return _same_form(gold.form, answer.form)
 

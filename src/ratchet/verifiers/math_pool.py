@@ -73,8 +73,10 @@ class MathPool:
 
     def _alive(self, worker: "_Worker | None") -> "_Worker | None":
         """Return a worker that can be asked, starting one if need be; None if that fails."""
-        if worker is not None and worker.is_alive:
-            return worker
+        if worker is not None:
+            if worker.is_idle:
+                return worker
+            worker.kill()
         started = self._workers.start(self._memory_bytes)
         if started is not None and (problem := started.wait_until_ready()):
             log.error("math worker did not start: %s", problem)
@@ -87,6 +89,7 @@ class _Workers:
     """The processes that have been started, so that all of them can be killed, also at the end of the interpreter."""
 
     def __init__(self) -> None:
+        self._process_id = os.getpid()
         self._running: list[_Worker] = []
         self._lock = threading.Lock()  # the race: close while another thread starts a worker
         self._is_closed = False
@@ -97,21 +100,29 @@ class _Workers:
             if self._is_closed:
                 return None
             worker = _Worker(memory_bytes)
-            self._running = [*(other for other in self._running if other.is_alive), worker]
+            self._running = [*(other for other in self._running if other.is_running), worker]
             return worker
 
     def close(self) -> None:
+        """Kill all of them, except from a forked child: they are its parent's."""
+        if self._process_id != os.getpid():
+            return
         with self._lock:
             self._is_closed = True
             for worker in self._running:
-                worker.kill()
+                worker.end()
             self._running = []
 
 
 class _Worker:
-    """One process and the socket to it. Used by one thread at a time; only ``kill`` may come from another."""
+    """One process and the socket to it. Used by one thread at a time; only ``end`` may come from another.
+
+    It counts as idle from a complete finding to the next question. Whatever interrupts a question, Ctrl-C included,
+    leaves it not idle, and so never asked again: the next answer must not get this one's finding.
+    """
 
     def __init__(self, memory_bytes: int) -> None:
+        self._has_answered = False
         self._socket, theirs = socket.socketpair()
         arguments = [json.dumps(sys.path), str(memory_bytes), str(os.getpid())]
         self._process = subprocess.Popen(
@@ -123,8 +134,12 @@ class _Worker:
         theirs.close()
 
     @property
-    def is_alive(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._has_answered and self.is_running
 
     def wait_until_ready(self) -> str | None:
         """Wait until the worker has loaded its libraries; return what went wrong, if anything did."""
@@ -136,27 +151,34 @@ class _Worker:
 
     def ask(self, request: dict[str, Any], limit_seconds: float) -> dict[str, Any]:
         """Return the finding on one answer. A worker that does not give one in time is killed."""
-        finding = None
+        self._has_answered = False
         try:
-            self._socket.settimeout(limit_seconds)
             deadline = time.monotonic() + limit_seconds
+            self._socket.settimeout(limit_seconds)
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             finding = self._receive(deadline)
         except TimeoutError:
-            return {"failure": "time"}
+            finding = {"failure": "time", "retire": True}
         except (OSError, ValueError):
-            return {"failure": "execution"}
-        finally:
-            # Also when something else ends the call, such as Ctrl-C: the next answer must not get this one's finding.
-            if finding is None or finding.get("retire") or finding.get("failure") == "memory":
-                self.kill()
+            finding = {"failure": "execution", "retire": True}
+        if finding.get("retire"):
+            self.kill()
+        self._has_answered = not finding.get("retire")
         return finding
 
     def kill(self) -> None:
-        """End the process and wait until it is gone. Does nothing the second time."""
+        """End the process, wait until it is gone, and close the socket. Does nothing the second time."""
         self._process.kill()
         self._process.wait()
         self._socket.close()
+
+    def end(self) -> None:
+        """End the process. A thread that is waiting for its finding sees that, and does the rest."""
+        if self.is_idle:
+            self.kill()
+        else:
+            self._process.kill()
+            self._process.wait()
 
     def _receive(self, deadline: float) -> dict[str, Any]:
         """Return the next line. Raises OSError or ValueError when the worker died, TimeoutError at the deadline."""

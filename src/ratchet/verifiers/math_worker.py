@@ -17,8 +17,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
+
+Find = Callable[[str, str, bool], dict[str, Any]]
 
 _PARENT_CHECK_SECONDS = 0.5
 # sympy and math_verify catch MemoryError and go on, which would make "no" out of "unknown". So an answer that took this
@@ -37,16 +39,20 @@ def main(memory_bytes: int, parent: int) -> None:
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     try:
         from ratchet.verifiers import math_finding  # here, so that a failed import is reported and not a silent death
-    except ImportError as error:
+    except Exception as error:  # a broken installation or too little memory: the keeper logs which
         _write(findings, {"error": f"{type(error).__name__}: {error}"})
         return
     _write(findings, {"ready": True})
+    serve(math_finding.find, answers, findings, memory_bytes=memory_bytes)
+
+
+def serve(find: Find, answers: Iterable[bytes], findings: BinaryIO, *, memory_bytes: int) -> None:
+    """Write a finding for each answer."""
     swollen_bytes = _peak_bytes() + _SWOLLEN_FRACTION * (memory_bytes - _peak_bytes())
     for line in answers:
-        finding = _guarded(math_finding.find, json.loads(line))
+        finding = _guarded(find, json.loads(line))
         if _peak_bytes() > swollen_bytes:
-            finding = finding if finding.get("is_correct") else {"failure": "memory"}
-            finding["retire"] = True
+            finding = {**(finding if finding.get("is_correct") else {"failure": "memory"}), "retire": True}
         _write(findings, finding)
 
 
@@ -55,13 +61,13 @@ def _peak_bytes() -> float:
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES)
 
 
-def _guarded(find: Callable[[str, str, bool], dict[str, Any]], answer: dict[str, Any]) -> dict[str, Any]:
+def _guarded(find: Find, answer: dict[str, Any]) -> dict[str, Any]:
     """Return the finding on one answer, whatever happens."""
     _limit_processor_seconds(answer["limit_seconds"])
     try:
         return find(answer["text"], answer["ground_truth"], answer["require_boxed"])
     except MemoryError:
-        return {"failure": "memory"}
+        return {"failure": "memory", "retire": True}
     except Exception:  # nothing here may end the loop; the answer is counted as failed, which is visible
         return {"failure": "execution"}
 

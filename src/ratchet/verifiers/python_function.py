@@ -5,6 +5,7 @@ instead. What it returns is not trusted: None, a list, NaN or 1.5 would otherwis
 whole group.
 """
 
+import functools
 import hashlib
 import inspect
 import math
@@ -22,8 +23,11 @@ _UNUSABLE = Grade(correctness=0.0, outcome="failed", failure="result")
 def identity(function: Callable[..., Any]) -> PythonVerifier:
     """Return the settings that record which function it is: module, qualified name and a hash of its source.
 
-    The hash is empty where Python cannot show the source (typed at a prompt, built in, compiled).
+    The hash is empty where Python cannot show the source (typed at a prompt, built in, compiled). Of a partial it is
+    that of the function inside: bound values are not told apart.
     """
+    while isinstance(function, functools.partial):
+        function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
     try:
         source_hash = hashlib.sha256(inspect.getsource(named).encode()).hexdigest()
