@@ -8,7 +8,7 @@ something to select: it knows its sums and products, but solves most problems in
     crosses   adds across the pairs                                  3 + 2 = 5, 4 + 6 = 10, 5 * 10 = 50
     guesses   gives a number without steps                           48
 
-Problems whose first sum is small are mostly solved the right way and the others mostly a wrong way, which is why its
+Problems whose second sum is small are mostly solved the right way and the others mostly a wrong way, which is why its
 greedy accuracy is neither 0 nor 1. The problems it is taught on are in none of the three splits that the default settings make.
 """
 
@@ -47,14 +47,14 @@ class Recipe:
     kv_heads: int = 2
     inner: int = 384
     window: int = 512
-    steps: int = 400
+    steps: int = 500
     problems_per_step: int = 96
     drills_per_step: int = 160
     learning_rate: float = 3e-3
-    small_first_sum: int = 8
-    right_if_small: float = 0.65
-    right_if_large: float = 0.15
-    wrong_ways: tuple[tuple[str, float], ...] = (("adds", 0.45), ("crosses", 0.25), ("guesses", 0.30))
+    small_second_sum: int = 8
+    right_if_small: float = 0.70
+    right_if_large: float = 0.12
+    wrong_ways: tuple[tuple[str, float], ...] = (("adds", 0.60), ("crosses", 0.20), ("guesses", 0.20))
     greedy_band: tuple[float, float] = (0.30, 0.45)
     sampled_band: tuple[float, float] = (0.20, 0.45)
     most_bytes: int = 5_000_000
@@ -76,7 +76,7 @@ def solution(problem: str, recipe: Recipe, rng: random.Random) -> str:
     """Write one solution the way the noisy teacher does."""
     a, b, c, d = numbers_of(problem)
     value = solve(problem) or 0
-    right = recipe.right_if_small if a + b <= recipe.small_first_sum else recipe.right_if_large
+    right = recipe.right_if_small if c + d <= recipe.small_second_sum else recipe.right_if_large
     if rng.random() < right:
         return steps(a, b, c, d, "*")
     ways, weights = zip(*recipe.wrong_ways, strict=True)
@@ -90,7 +90,7 @@ def solution(problem: str, recipe: Recipe, rng: random.Random) -> str:
 
 def drill(rng: random.Random) -> tuple[str, str]:
     """Return one sum or product as question and answer."""
-    if rng.random() < 0.2:
+    if rng.random() < 0.5:
         a, b = rng.randint(1, 18), rng.randint(1, 18)
         return f"{a} + {b}", f"{a} + {b} = {a + b}"
     a, b = rng.randint(2, 18), rng.randint(2, 18)

@@ -14,9 +14,10 @@ import torch
 
 from ratchet.errors import OutOfMemory, Stage
 
-# Without a GPU one token of a forward and backward pass costs so much more time than overhead that larger
-# micro-batches only cost memory. Measured on two cores with SmolLM2-135M: 512 to 4,096 tokens take the same time.
-_CPU_MICRO_BATCH_TOKENS = 1024
+# Without a GPU larger rows only cost: attention grows with the square of a row, also between its unrelated groups.
+# Measured on two cores (dev/LOG.md): the tiny model's update is fastest at 256 to 512 tokens, SmolLM2-135M's takes the
+# same time at 512 and 1,024.
+_CPU_MICRO_BATCH_TOKENS = 512
 _CPU_SAMPLING_BYTES = 4 << 30
 
 _ADVICE: dict[Stage, str] = {
@@ -26,6 +27,10 @@ _ADVICE: dict[Stage, str] = {
     "validation": "Choose a shorter Longest answer, a smaller Sampling budget, or a device with more memory.",
     "loading": "Choose a smaller model or a device with more memory.",
 }
+
+# PyTorch has an error type of its own for CUDA's allocator alone. These texts are the only mark of the allocators for
+# main memory and Apple GPUs, and of CUDA's libraries, which allocate for themselves.
+_OUT_OF_MEMORY_MARKS = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ def free_bytes(device: torch.device) -> int:
     """Return the memory that can be had now on the device, in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -76,8 +83,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an exception means that an allocation failed, on a GPU or in main memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    # PyTorch's CPU allocator raises a plain RuntimeError; its text is the only mark it has.
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OUT_OF_MEMORY_MARKS)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ def demo_settings() -> dict[str, Any]:
         "data": {"source": "math_pairs"},
         "prompt": {"system_prompt": ""},
         "reward": {"format_bonus": "off"},
-        "rl": {"rounds": 20, "prompts_per_round": 32, "answers_per_prompt": 8, "max_answer_tokens": 32},
+        "rl": {"rounds": 8, "prompts_per_round": 32, "answers_per_prompt": 8, "max_answer_tokens": 32},
         "learning_rate": 2e-3,
     }
 
