@@ -43,6 +43,17 @@ class Settings(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+# Settings that several sources or verifiers have.
+_SOURCE_LABEL, _SOURCE_HELP = "Source", "Where the prompts come from: math_pairs, gsm8k, boxed or deepmath."
+_KIND_LABEL = "Verifier"
+_KIND_HELP = "How an answer is checked: math_pairs, final_number, math, or python for a function of your own."
+_OVERLONG_LABEL = "Over-long rows"
+_OVERLONG_HELP = (
+    "Rows whose prompt and longest answer do not fit the training window: refuse the run and name the first one, or "
+    "leave_out, which leaves them out and counts them."
+)
+
+
 class _Rows(Settings):
     """What every source of rows has in common."""
 
@@ -57,18 +68,13 @@ class _Rows(Settings):
     seed: int = setting(
         0, ge=0, le=2**31 - 1, label="Data seed", help="Decides which rows are sampled and how they are split."
     )
-    overlong: Literal["refuse", "leave_out"] = setting(
-        "refuse",
-        label="Over-long rows",
-        help="Rows whose prompt and longest answer do not fit the training window: refuse the run and name the "
-        "first one, or leave them out and count them.",
-    )
+    overlong: Literal["refuse", "leave_out"] = setting("refuse", label=_OVERLONG_LABEL, help=_OVERLONG_HELP)
 
 
 class MathPairsData(Settings):
     """Math Pairs: made-up problems such as (3 + 4) * (2 + 6). Needs no dataset."""
 
-    source: Literal["math_pairs"] = "math_pairs"
+    source: Literal["math_pairs"] = setting("math_pairs", label=_SOURCE_LABEL, help=_SOURCE_HELP)
     prompts: int = setting(
         256, ge=8, le=100_000, label="Training prompts", unit="prompts", help="How many problems to train on."
     )
@@ -86,7 +92,7 @@ class MathPairsData(Settings):
     seed: int = setting(
         0, ge=0, le=2**31 - 1, label="Data seed", help="Decides which problems are made and how they are split."
     )
-    overlong: Literal["refuse", "leave_out"] = "refuse"
+    overlong: Literal["refuse", "leave_out"] = setting("refuse", label=_OVERLONG_LABEL, help=_OVERLONG_HELP)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -101,7 +107,7 @@ class MathPairsData(Settings):
 class Gsm8kData(_Rows):
     """GSM8K: school problems in words; the reference is the number after the last ####."""
 
-    source: Literal["gsm8k"] = "gsm8k"
+    source: Literal["gsm8k"] = setting("gsm8k", label=_SOURCE_LABEL, help=_SOURCE_HELP)
     path: str = setting(
         "openai/gsm8k",
         label="Dataset",
@@ -112,7 +118,7 @@ class Gsm8kData(_Rows):
 class BoxedData(_Rows):
     """Any dataset with the columns prompt and ground_truth whose answer belongs in a box."""
 
-    source: Literal["boxed"] = "boxed"
+    source: Literal["boxed"] = setting("boxed", label=_SOURCE_LABEL, help=_SOURCE_HELP)
     path: str = setting(
         ...,
         label="Dataset",
@@ -123,7 +129,7 @@ class BoxedData(_Rows):
 class DeepMathData(_Rows):
     """Rows as in DeepMath-103K: prompt is a list of messages, solution the expected answer."""
 
-    source: Literal["deepmath"] = "deepmath"
+    source: Literal["deepmath"] = setting("deepmath", label=_SOURCE_LABEL, help=_SOURCE_HELP)
     path: str = setting(
         "trl-lib/DeepMath-103K",
         label="Dataset",
@@ -149,19 +155,19 @@ class _Reading(Settings):
 class MathPairsVerifier(_Reading):
     """The last number must equal the product of the sums."""
 
-    kind: Literal["math_pairs"] = "math_pairs"
+    kind: Literal["math_pairs"] = setting("math_pairs", label=_KIND_LABEL, help=_KIND_HELP)
 
 
 class FinalNumberVerifier(_Reading):
     """The last number of the answer must equal the reference."""
 
-    kind: Literal["final_number"] = "final_number"
+    kind: Literal["final_number"] = setting("final_number", label=_KIND_LABEL, help=_KIND_HELP)
 
 
 class MathVerifier(_Reading):
     """The boxed or last expression must equal the reference symbolically."""
 
-    kind: Literal["math"] = "math"
+    kind: Literal["math"] = setting("math", label=_KIND_LABEL, help=_KIND_HELP)
     require_boxed: bool | None = setting(
         None,
         label="Require a box",
@@ -183,7 +189,7 @@ class PythonVerifier(_Reading):
     Only its identity is stored: such a run is resumed with ``ratchet.resume(folder, verifier=function)``.
     """
 
-    kind: Literal["python"] = "python"
+    kind: Literal["python"] = setting("python", label=_KIND_LABEL, help=_KIND_HELP)
     module: str = setting("", label="Module", help="Module that holds the function.")
     name: str = setting("", label="Function", help="Name of the function.")
     source_hash: str = setting("", label="Source hash", help="SHA-256 of the function's source text.")
@@ -385,17 +391,17 @@ class RlSettings(Settings):
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         batch, group = self.batch_size, self.answers_per_prompt
+        round_size = self.prompts_per_round * group
+        if batch is not None and batch > round_size:
+            raise ValueError(
+                f"Batch size is {batch}, but a round has {self.prompts_per_round} prompts x {group} answers = "
+                f"{round_size}. Choose {round_size}, or raise Prompts per round."
+            )
         if batch is not None and batch % group:
             below, above = batch - batch % group, batch - batch % group + group
             valid = f"{below} or {above}" if below else f"{above}"
             raise ValueError(
                 f"Batch size is {batch}, which is not a multiple of Answers per prompt ({group}). Choose {valid}."
-            )
-        round_size = self.prompts_per_round * group
-        if batch is not None and batch > round_size:
-            raise ValueError(
-                f"Batch size is {batch}, but a round has {self.prompts_per_round} prompts x {group} answers = "
-                f"{round_size}. Choose {round_size} or less."
             )
         return self
 
@@ -450,7 +456,9 @@ _VERIFIER_BONUS: dict[str, FormatKind] = {
 class RunConfig(Settings):
     """Everything that defines a run."""
 
-    config_version: Literal[1] = 1
+    config_version: Literal[1] = setting(
+        1, label="Settings version", help="Version of these settings' names; written by Ratchet."
+    )
     model: str = setting(
         "tiny",
         min_length=1,

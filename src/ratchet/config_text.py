@@ -4,29 +4,50 @@ Turns text into a RunConfig and what pydantic finds wrong into sentences with th
 command line: ``cli`` hands over keys and texts.
 """
 
+import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from ratchet.config import RunConfig, walk_settings
 from ratchet.errors import InvalidSetting
 
+_SECTIONS = ("data", "verifier")  # of several kinds: what is in them follows from data.source and verifier.kind
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-4 is a number, as in YAML 1.2; the 1.1 rules of the library read it as a text."""
+    """YAML with the plain values of version 1.2: 1e-4 is a number, off and no are texts, 010 is ten, dates are texts.
+
+    The 1.1 rules of the library would turn ``format_bonus: off`` into false. A key given twice is refused.
+    """
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - the library's way to declare them
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        if repeated := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.constructor.ConstructorError(None, None, f"{repeated} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
+for _tag, _pattern, _first in (
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"^[-+]?[0-9]+$", list("-+0123456789")),
+    (
+        "float",
+        r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        list("-+0123456789."),
+    ),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -39,10 +60,11 @@ def read_file(path: Path) -> dict[str, Any]:
         content = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)
     except OSError as error:
         raise InvalidSetting(f"The settings file {path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
-        raise InvalidSetting(f"The settings file {path} is not valid YAML{where}.") from error
+        what = f": {error.problem}" if isinstance(error, yaml.MarkedYAMLError) and error.problem else ""
+        raise InvalidSetting(f"The settings file {path} is not valid YAML{where}{what}.") from error
     if not isinstance(content, dict):
         raise InvalidSetting(f"The settings file {path} holds no settings: it must be a mapping such as model: tiny.")
     return content
@@ -52,29 +74,43 @@ def build(settings: Mapping[str, Any], flags: Mapping[str, str] | None = None) -
     """Make a run's settings from nested values and, over them, flags by key.
 
     Args:
-        settings: Nested mapping, as in a file.
-        flags: Key (dotted, or a leaf's name where only one section has it) -> text.
+        settings: Nested mapping, as in a file; a key may also be dotted, or a leaf's name where one section has it.
+        flags: Key (dotted or a leaf's name, likewise) -> text.
 
     Raises:
         InvalidSetting: one sentence for each setting that is wrong.
     """
-    merged = json.loads(_as_json(settings))
+    merged: dict[str, Any] = {}
+    for key, value in settings.items():
+        plain = _plain(value, str(key))
+        if key in RunConfig.model_fields:
+            _set(merged, str(key), plain, is_new=True)
+        else:
+            _set(merged, full_key(str(key)), plain, is_new=True)
     for key, text in (flags or {}).items():
-        _set(merged, full_key(key), text)
+        _set(merged, full_key(key), _typed(full_key(key), text))
+    _read_none(merged)
     try:
         return RunConfig.model_validate_json(json.dumps(merged))
     except ValidationError as error:
         raise _explained(error) from error
 
 
-def _as_json(settings: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(settings, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidSetting(
-            "The settings hold a value that is neither text, number, yes/no, list nor mapping (dates and NaN are not): "
-            "put quotes around it."
-        ) from error
+def _plain(value: Any, key: str) -> Any:
+    """Return a value as JSON has it, so that all ways to give settings accept the same.
+
+    Raises:
+        InvalidSetting: it is an object of another kind.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner, f"{key}.{name}") for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, key) for inner in value]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise InvalidSetting(
+        f"{key} holds a {type(value).__name__}, which is neither text, number, true/false, list nor mapping.", key
+    )
 
 
 def keys() -> dict[str, list[FieldInfo]]:
@@ -112,10 +148,16 @@ def full_key(key: str) -> str:
     several = sorted(k for k in known if k.endswith(f".{key}"))
     if several:
         raise InvalidSetting(f"Setting {key} could mean {' or '.join(several)}. Write it in full.", key)
-    raise InvalidSetting(f"There is no setting {key}. See ratchet train --help for all of them.", key)
+    raise InvalidSetting(_unknown(key), key)
 
 
-def _set(settings: dict[str, Any], key: str, text: str) -> None:
+def _unknown(key: str) -> str:
+    close = difflib.get_close_matches(key, [*keys(), *short_keys()], n=1)
+    meant = f" Did you mean {full_key(close[0])}?" if close else ""
+    return f"There is no setting {key}.{meant} See ratchet train --help for all of them."
+
+
+def _set(settings: dict[str, Any], key: str, value: Any, *, is_new: bool = False) -> None:
     section = settings
     *path, leaf = key.split(".")
     for name in path:
@@ -123,89 +165,150 @@ def _set(settings: dict[str, Any], key: str, text: str) -> None:
         if not isinstance(inner, dict):
             raise InvalidSetting(f"Setting {name} must be a section with settings in it.", key)
         section = inner
-    section[leaf] = _typed(key, text)
+    if is_new and isinstance(value, dict) and isinstance(section.get(leaf), dict):
+        for name, inner in value.items():  # a section after a dotted key of it
+            _set(settings, f"{key}.{name}", inner, is_new=True)
+        return
+    if is_new and leaf in section:
+        raise InvalidSetting(f"Setting {key} is given twice. Leave one of them out.", key)
+    section[leaf] = value
 
 
 def _typed(key: str, text: str) -> Any:
-    """Return a flag's text as the type that its setting has; left as text where none fits, for the error to name."""
-    for field in keys()[key]:
-        # The type alone, not its limits: those are checked once, on the whole, with the value shown as it was meant.
-        adapter: TypeAdapter[Any] = TypeAdapter(field.annotation)
-        for parse in (_none, adapter.validate_strings, _json):
-            try:
-                return adapter.dump_python(adapter.validate_python(parse(text)), mode="json")
-            except (ValidationError, ValueError):
-                continue
-    return text
+    """Return a flag's text as a file would give it: as it stands for a text setting, else read as YAML."""
+    if any(str in _types(field.annotation) for field in keys()[key]):
+        return text
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text  # for the error to name
 
 
-def _none(text: str) -> None:
-    if text not in ("none", "null"):
-        raise ValueError("a value")
+def _types(annotation: Any) -> set[Any]:
+    """Return what an annotation is a union of, down to plain types; a Literal counts as Literal."""
+    if get_origin(annotation) is Literal:
+        return {Literal}
+    if get_origin(annotation) in (dict, tuple):
+        return {get_origin(annotation)}
+    parts = [part for part in get_args(annotation) if not isinstance(part, FieldInfo)]
+    return {kind for part in parts for kind in _types(part)} if parts else {annotation}
 
 
-def _json(text: str) -> Any:
-    if text[:1] not in "[{":
-        raise ValueError("not a list or mapping")
-    return json.loads(text)
+def _read_none(settings: dict[str, Any]) -> None:
+    """Read "none" as nothing for numbers that may be left out. For others it is a text: off is what they call it."""
+    for key, fields in keys().items():
+        *path, leaf = key.split(".")
+        section: Any = settings
+        for name in path:
+            section = section.get(name) if isinstance(section, dict) else None
+        if isinstance(section, dict) and section.get(leaf) == "none":
+            kinds = set().union(*(_types(field.annotation) for field in fields))
+            if type(None) in kinds and not kinds & {str, Literal}:
+                section[leaf] = None
 
 
 def _explained(error: ValidationError) -> InvalidSetting:
-    """Put pydantic's findings into sentences: the label, the value, the limit."""
-    sentences, first = [], ""
+    """Put pydantic's findings into sentences: the label, the value, the limit. One for each setting."""
+    by_key: dict[str, list[dict[str, Any]]] = {}
     for finding in error.errors(include_url=False):
-        key = _key_of(finding["loc"])
-        first = first or key
-        sentences.append(_sentence(key, dict(finding)))
-    return InvalidSetting(" ".join(dict.fromkeys(sentences)), first)
+        by_key.setdefault(_key_of(finding["loc"]), []).append(dict(finding))
+    sentences = [sentence for key, findings in by_key.items() for sentence in _sentences(key, findings)]
+    return InvalidSetting(" ".join(dict.fromkeys(sentences)), next(iter(by_key)))
 
 
 def _key_of(location: tuple[Any, ...]) -> str:
-    """Return the dotted key of a finding; the names of variants that pydantic puts between are left out."""
+    """Return the dotted key of a finding, without the variants of a section or of a value that pydantic names."""
     names = [str(part) for part in location]
+    if len(names) > 1 and names[0] in _SECTIONS:
+        del names[1]
     known = keys()
-    sections = {key.rpartition(".")[0] for key in known}
-    path: list[str] = []
-    for name in names:
-        candidate = ".".join([*path, name])
-        if candidate in known or candidate in sections or name == names[-1]:
-            path.append(name)
-    return ".".join(path)
+    for end in range(len(names), 0, -1):
+        if ".".join(names[:end]) in known:
+            return ".".join(names[:end])
+    return ".".join(names)
 
 
-def _sentence(key: str, finding: dict[str, Any]) -> str:
+def _sentences(key: str, findings: list[dict[str, Any]]) -> Iterator[str]:
+    """Say what is wrong with one setting."""
+    # Of a value that may be one thing or another, the findings that reach deepest into it are about what was meant.
+    deepest = max(len(finding["loc"]) for finding in findings)
+    by_place: dict[str, list[dict[str, Any]]] = {}
+    for finding in findings:
+        if len(finding["loc"]) == deepest:
+            by_place.setdefault(_place_in(key, finding["loc"]), []).append(finding)
+    for place, alike in by_place.items():
+        yield _sentence(key, place, alike)
+
+
+def _place_in(key: str, location: tuple[Any, ...]) -> str:
+    """Return where in a list or mapping a finding is, such as ", entry 2, assistant"; empty for a plain value."""
+    rest = location[len(key.split(".")) :]
+    indices = [position for position, part in enumerate(rest) if isinstance(part, int)]
+    if indices:
+        return f", entry {rest[indices[0]] + 1}" + "".join(f", {part}" for part in rest[indices[0] + 1 :])
+    inside_mapping = key.endswith("template_options") and rest
+    return f", {rest[0]}" if inside_mapping else ""
+
+
+def _sentence(key: str, place: str, findings: list[dict[str, Any]]) -> str:
+    finding = findings[0]
     kind, context, value = finding["type"], finding.get("ctx", {}), finding.get("input")
     fields = keys().get(key)
-    label = (fields[0].title if fields and fields[0].title else None) or key
-    name = f"{label} ({key})" if key and label != key else (label or "The settings")
-    if kind == "value_error":
-        return str(context["error"])
-    if kind == "extra_forbidden":
-        return f"There is no setting {key}. See ratchet train --help for all of them."
-    if kind == "missing":
-        return f"{name} is missing. Give it a value."
+    label = (fields[0].title if fields else None) or key
+    name = (f"{label} ({key})" if label != key else key or "The settings") + place
+    match kind:
+        case "value_error":
+            return str(context["error"])
+        case "extra_forbidden" if fields and finding["loc"][0] in _SECTIONS:
+            owner = "data.source" if finding["loc"][0] == "data" else "verifier.kind"
+            return f"{name} does not go with {owner} {finding['loc'][1]}. Leave one of them out."
+        case "extra_forbidden":
+            return _unknown(key)
+        case "missing":
+            return f"{name} is missing. Give it a value."
+        case "union_tag_not_found" | "union_tag_invalid":
+            tag = f"{key}.{str(context['discriminator']).strip(chr(39))}"
+            said = f"is {json.dumps(context['tag'])}" if "tag" in context else "is missing"
+            return f"{tag} {said}; it must be one of {', '.join(_variants(tag))}."
+        case "string_pattern_mismatch" if fields:
+            return f"{name} is {_shown(value)}; what it can be: {fields[0].description}"
+    limits = dict.fromkeys(_limit(one) for one in findings)
+    return f"{name} is {_shown(value)}; it must be {' or '.join(limits)}."
+
+
+def _variants(tag: str) -> list[str]:
+    return [value for field in keys()[tag] for value in get_args(field.annotation)]
+
+
+def _limit(finding: dict[str, Any]) -> str:
+    """Complete "it must be ..." for a finding."""
     limit = {
-        "greater_than_equal": "it must be at least {ge}",
-        "greater_than": "it must be above {gt}",
-        "less_than_equal": "it must be at most {le}",
-        "less_than": "it must be below {lt}",
-        "literal_error": "it must be one of {expected}",
-        "string_too_short": "it must not be empty",
-        "string_too_long": "it must have at most {max_length} characters",
-        "string_pattern_mismatch": "it must match {pattern}",
-        "too_long": "it must have at most {max_length} entries",
-        "union_tag_invalid": "it must be one of {expected_tags}",
-        "int_type": "it must be a whole number",
-        "int_from_float": "it must be a whole number",
-        "float_type": "it must be a number",
-        "finite_number": "it must be a finite number",
-        "string_type": "it must be a text",
-        "model_type": "it must be a section with settings in it",
-        "model_attributes_type": "it must be a section with settings in it",
-    }.get(kind)
-    if kind == "union_tag_not_found":
-        return f"{name} needs {context['discriminator']}."
-    said = limit.format(**context) if limit else finding["msg"][0].lower() + finding["msg"][1:]
+        "greater_than_equal": "at least {ge}",
+        "greater_than": "above {gt}",
+        "less_than_equal": "at most {le}",
+        "less_than": "below {lt}",
+        "literal_error": "{expected}",
+        "string_too_short": "a text that is not empty",
+        "string_too_long": "a text of at most {max_length} characters",
+        "too_long": "at most {max_length} entries",
+        "int_type": "a whole number",
+        "int_from_float": "a whole number",
+        "int_parsing_size": "a smaller number",
+        "float_type": "a number",
+        "bool_type": "true or false",
+        "finite_number": "a finite number",
+        "string_type": "a text",
+        "tuple_type": "a list",
+        "dict_type": "a mapping",
+        "model_type": "a section with settings in it",
+        "model_attributes_type": "a section with settings in it",
+    }.get(finding["type"])
+    if limit is None:
+        return str(finding["msg"]).removeprefix("Input should be ").removeprefix("Value should be ")
+    context = finding.get("ctx", {})
+    return limit.format(**{name: f"{x:g}" if isinstance(x, float) else x for name, x in context.items()})
+
+
+def _shown(value: Any) -> str:
     shown = json.dumps(value, default=str)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return f"{name} is {shown}; {said}."
+    return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -21,11 +21,12 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import platformdirs
 
@@ -33,11 +34,17 @@ from ratchet.config import RunConfig
 from ratchet.errors import Conflict, DiskFull, NotFound
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_LOCK_ATTEMPTS, _LOCK_PAUSE_SECONDS = 4, 0.05
 
 
 def ratchet_home() -> Path:
     """Return the folder of everything that is not in a run folder of the user's choice: ``RATCHET_HOME``."""
-    return Path(os.environ.get("RATCHET_HOME") or platformdirs.user_data_dir("ratchet")).expanduser()
+    return expanded(os.environ.get("RATCHET_HOME") or platformdirs.user_data_dir("ratchet"))
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path with ~ replaced by the home folder; one of an unknown user is left as it is."""
+    return Path(os.path.expanduser(path))
 
 
 def models_home() -> Path:
@@ -84,6 +91,37 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def _damage_as_error(path: Path) -> Iterator[None]:
+    """Turn what reading a damaged file raises into Conflict, which names the file and never quotes it."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise Conflict(
+            f"{path} cannot be read ({type(error).__name__}): it is damaged, or of another version of Ratchet."
+        ) from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _taken(file: IO[str], kind: int, attempts: int = 1) -> bool:
+    """Try to take a lock, and again after a pause; tell whether it was had."""
+    for attempt in range(attempts):
+        if attempt:
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        return True
+    return False
+
+
 class RunFolder:
     """One run's files. Creating the object touches nothing."""
 
@@ -97,6 +135,8 @@ class RunFolder:
         self.checkpoint_path = path / "checkpoint.safetensors"
         self.heldout_path = self.rollouts_path / "heldout.jsonl"
         self.adapter_path = path / "adapter"
+        self._staged_adapter_path = path / ".adapter.tmp"
+        self._lock_path = path / ".lock"
 
     @classmethod
     def create(cls, config: RunConfig, out: Path | None) -> "RunFolder":
@@ -108,21 +148,32 @@ class RunFolder:
         """
         created = datetime.now(UTC)
         run_id = f"r{created:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        path = (out.expanduser() if out else ratchet_home() / "runs" / run_id).resolve()
+        path = (expanded(out) if out else ratchet_home() / "runs" / run_id).resolve()
         folder = cls(path)
         cls.refuse_taken(path)
+        is_new = not path.exists()
         try:
             with disk_full_as_error(path):
                 folder.rollouts_path.mkdir(parents=True, mode=0o700)
         except OSError as error:
             raise Conflict(f"The run folder {path} cannot be made: {error.strerror}. Choose another --out.") from error
-        write_atomically(folder.config_path, config.model_dump_json(indent=2).encode())
-        folder.write_run({"id": run_id, "created_at": created.isoformat(timespec="seconds")})
+        created_at = created.isoformat(timespec="seconds")
         index = ratchet_home() / "index"
-        with disk_full_as_error(index):
-            index.mkdir(parents=True, exist_ok=True)
-        entry = {"id": run_id, "folder": str(path), "created_at": created.isoformat(timespec="seconds")}
-        write_atomically(index / f"{run_id}.json", json.dumps(entry).encode())
+        entry = {"id": run_id, "folder": str(path), "created_at": created_at}
+        try:
+            write_atomically(folder.config_path, config.model_dump_json(indent=2).encode())
+            folder.write_run({"id": run_id, "created_at": created_at})
+            with disk_full_as_error(index):
+                index.mkdir(parents=True, exist_ok=True)
+            write_atomically(index / f"{run_id}.json", json.dumps(entry).encode())
+        except BaseException:
+            # Half a run folder could neither be resumed nor be given again.
+            shutil.rmtree(folder.rollouts_path, ignore_errors=True)
+            folder.config_path.unlink(missing_ok=True)
+            folder.run_path.unlink(missing_ok=True)
+            if is_new:
+                path.rmdir()
+            raise
         return folder
 
     @classmethod
@@ -144,11 +195,11 @@ class RunFolder:
         Raises:
             NotFound: neither is there.
         """
-        path = Path(run_or_folder).expanduser()
-        if (path / "run.json").is_file():
+        path = expanded(run_or_folder)
+        if _is_file(path / "run.json"):
             return cls(path.resolve())
         entry = ratchet_home() / "index" / f"{run_or_folder}.json"
-        if re.fullmatch(r"[\w.-]+", run_or_folder) and entry.is_file():
+        if re.fullmatch(r"[\w.-]+", run_or_folder) and _is_file(entry):
             folder = cls(Path(json.loads(entry.read_text(encoding="utf-8"))["folder"]))
             if folder.run_path.is_file():
                 return folder
@@ -171,13 +222,25 @@ class RunFolder:
         return str(self.read_run()["id"])
 
     def read_config(self) -> RunConfig:
-        """Return the stored settings."""
-        return RunConfig.model_validate_json(self.config_path.read_bytes())
+        """Return the stored settings.
+
+        Raises:
+            Conflict: the file is damaged, or of a version that this Ratchet does not read.
+        """
+        with _damage_as_error(self.config_path):
+            return RunConfig.model_validate_json(self.config_path.read_bytes())
 
     def read_run(self) -> dict[str, Any]:
-        """Return what was fixed when the run was created and started."""
-        record: dict[str, Any] = json.loads(self.run_path.read_text(encoding="utf-8"))
-        return record
+        """Return what was fixed when the run was created and started.
+
+        Raises:
+            Conflict: the file is damaged.
+        """
+        with _damage_as_error(self.run_path):
+            record: dict[str, Any] = json.loads(self.run_path.read_bytes())
+            if not isinstance(record, dict) or "id" not in record:
+                raise ValueError("no run")
+            return record
 
     def write_run(self, record: Mapping[str, Any]) -> None:
         """Replace what is fixed for the run."""
@@ -190,22 +253,24 @@ class RunFolder:
         Raises:
             Conflict: another process works on this run.
         """
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise Conflict(
-                    f"Run {self.run_id} is being worked on by another process. Wait for it or stop it."
-                ) from error
+        try:
+            with disk_full_as_error(self.path):
+                file = self._lock_path.open("w")
+        except OSError as error:
+            raise Conflict(f"The run folder {self.path} cannot be written to: {error.strerror}.") from error
+        with file:
+            # Whoever asks whether the run is at work holds the lock for an instant: that is waited for.
+            if not _taken(file, fcntl.LOCK_EX, _LOCK_ATTEMPTS):
+                raise Conflict(f"Run {self.run_id} is being worked on by another process. Wait for it or stop it.")
             yield
 
     def is_locked(self) -> bool:
-        """Tell whether a process works on this run now."""
+        """Tell whether a process works on this run now. Writes nothing."""
         try:
-            with self.locked():
-                return False
-        except Conflict:
-            return True
+            with self._lock_path.open() as file:
+                return not _taken(file, fcntl.LOCK_SH)
+        except OSError:
+            return False  # no process ever worked on it, or none of this user's could
 
     def append_event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append one event and sync it; return it. A torn last line is cut off first."""
@@ -231,7 +296,11 @@ class RunFolder:
             return
         content = self.events_path.read_bytes()
         for line in content[: content.rfind(b"\n") + 1].splitlines():
-            yield json.loads(line)
+            with _damage_as_error(self.events_path):
+                event = json.loads(line)
+                if not isinstance(event, dict):
+                    raise ValueError("no event")
+            yield event
 
     def _whole_bytes(self) -> int:
         return self.events_path.read_bytes().rfind(b"\n") + 1
@@ -301,22 +370,34 @@ class RunFolder:
     def _round_of(file: Path) -> int:
         return int(file.stem.removeprefix("round-"))
 
-    def replace_adapter(self, files: Mapping[str, bytes]) -> None:
-        """Replace ``adapter/`` by these files.
+    def stage_adapter(self, files: Mapping[str, bytes]) -> None:
+        """Write the files of a new adapter beside ``adapter/``, so that putting it there needs no more room.
+
+        Raises:
+            DiskFull: there is no room; ``adapter/`` is as it was.
+        """
+        shutil.rmtree(self._staged_adapter_path, ignore_errors=True)
+        try:
+            with disk_full_as_error(self.path):
+                self._staged_adapter_path.mkdir()
+            for name, content in files.items():
+                write_atomically(self._staged_adapter_path / name, content)
+        except BaseException:
+            shutil.rmtree(self._staged_adapter_path, ignore_errors=True)
+            raise
+
+    def put_adapter(self) -> None:
+        """Replace ``adapter/`` by the staged one.
 
         A kill leaves the old or the new folder, or, for an instant, neither; the checkpoint holds the same weights
         then, and a resume writes the folder again.
         """
-        temporary, old = self.path / ".adapter.tmp", self.path / ".adapter.old"
-        for leftover in (temporary, old):
-            shutil.rmtree(leftover, ignore_errors=True)
+        old = self.path / ".adapter.old"
+        shutil.rmtree(old, ignore_errors=True)
         with disk_full_as_error(self.path):
-            temporary.mkdir()
-            for name, content in files.items():
-                write_atomically(temporary / name, content)
             if self.adapter_path.exists():
                 self.adapter_path.rename(old)
-            temporary.rename(self.adapter_path)
+            self._staged_adapter_path.rename(self.adapter_path)
             _sync_folder(self.path)
         shutil.rmtree(old, ignore_errors=True)
 

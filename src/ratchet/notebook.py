@@ -74,7 +74,9 @@ def _refuse_other_function(config: RunConfig, verifier: VerifierFunction) -> Non
     stored, given = config.verifier, identity(verifier)
     if not isinstance(stored, PythonVerifier):
         raise Conflict("This run is checked by a built-in verifier: resume it without a function.")
-    if stored.source_hash != given.source_hash:
+    # Where Python cannot show a function's source its name is all there is to go by.
+    by_name = (stored.module, stored.name) == (given.module, given.name)
+    if stored.source_hash != given.source_hash or not (stored.source_hash or by_name):
         raise Conflict(
             f"This run was started with {stored.module}.{stored.name}, whose source has changed since, or with "
             f"another function than {given.module}.{given.name}: it cannot go on to the same result."

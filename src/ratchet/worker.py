@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -34,7 +34,7 @@ from ratchet.engine.grading import Grader
 from ratchet.engine.logprobs import can_pack
 from ratchet.engine.memory import Budgets, fitted_budgets
 from ratchet.engine.packing import PackedAnswer
-from ratchet.engine.policy import Policy, adapter_checksum, load_policy
+from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared, prepare
 from ratchet.engine.rounds import Engine, StopReason, Task, When, number_of_rounds, train
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
@@ -51,7 +51,7 @@ from ratchet.errors import (
     VerifierFailing,
 )
 from ratchet.journal import RunFolder, write_atomically
-from ratchet.records import Ending, Group, Rollout, RoundRecord, RunResult, RunStatus
+from ratchet.records import Ending, Group, Rollout, RoundRecord, RunResult, RunStatus, Validation
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,12 @@ _KEEPING: dict[type[RatchetError], Ending] = {
     OutOfMemory: "out_of_memory",
     DiskFull: "disk_full",
     NotFinite: "not_finite",
+}
+_WHY: dict[Ending, str] = {
+    "all_rounds": "All rounds are done.",
+    "nothing_left": "Every answer of the last rounds was right: there is nothing left to learn here.",
+    "time_limit": "The time limit came near.",
+    "stopped": "Stopped as asked.",
 }
 _PINNED = ("ratchet-rl", "torch", "transformers", "peft")
 
@@ -84,6 +90,22 @@ class _Session:
     heldout_before: float | None = None
     heldout_after: float | None = None
     stop_asked: threading.Event = field(default_factory=threading.Event)
+    is_started: bool = False
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+
+    def start(self, *, resumed: bool) -> None:
+        """Enter the session in the journal: from now on, how it ends is how the run ends."""
+        self.event("started", run=self.folder.run_id, resumed=resumed)
+        self.is_started = True
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time what comes before round 0, to name what took the time if there was too little."""
+        started = self.budget.elapsed
+        try:
+            yield
+        finally:
+            self.phase_seconds[name] = self.budget.elapsed - started
 
     def event(self, kind: str, **fields: Any) -> None:
         self.watch.on_event(self.folder.append_event(kind, **fields))
@@ -127,7 +149,9 @@ def run(
         budget = TimeBudget(None if limit is None else limit * 3600, now)
         session = _Session(folder, watch or Watch(), budget)
         with _signals(session):
-            session.event("started", resumed=folder.checkpoint_path.exists())
+            # A run that cannot be resumed here is refused, and stays what it was: its session starts in ``_resumed``.
+            if not folder.checkpoint_path.exists():
+                session.start(resumed=False)
             try:
                 prepared = prepared or prepare(config, function)
                 ending, message = _rounds(session, prepared)
@@ -155,13 +179,11 @@ def refuse_ended(folder: RunFolder) -> None:
 
 def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
     """Set up engine and task, run the rounds, and turn what keeps an adapter into an ending."""
-    config, folder = prepared.config, session.folder
-    for note in prepared.notes:
-        session.event("note", text=note)
-    session.watch.on_progress("loading", 0, 1)
+    config = prepared.config
     try:
-        policy = load_policy(config, prepared.chat, prepared.files)
-        engine = _engine(session, prepared, policy)
+        with session.phase("loading the model"):
+            session.watch.on_progress("loading", 0, 1)
+            engine = _engine(session, prepared, load_policy(config, prepared.chat, prepared.files))
         stream = PromptStream([encoded.prompt for encoded in prepared.train], config.seed)
         grader = Grader(
             prepared.verifier,
@@ -173,16 +195,12 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
         )
         task = Task(stream, {e.prompt.id: e for e in prepared.train}, prepared.validation, grader)
         resumed = _resumed(session, engine, stream)
+        for note in prepared.notes:
+            session.event("note", text=note)
         if resumed is None:
-            session.heldout_before, _ = _score_heldout(session, engine, prepared, grader, "before")
-        try:
-            ending, message = train(config, engine, task, _report(session, engine), session.why_stop, resumed), ""
-        except Interrupted as interrupted:
-            ending, message = interrupted.reason, ""
-        except tuple(_KEEPING) as error:
-            if session.progress is None:
-                raise
-            ending, message = _KEEPING[type(error)], str(error)
+            with session.phase("scoring the held-out problems"):
+                _score_before(session, engine, prepared, grader)
+        ending, message = _trained(session, config, engine, task, resumed)
         if ending not in ("stopped", "disk_full", "out_of_memory"):
             _score_best(session, engine, prepared, grader)
         return ending, message
@@ -190,13 +208,27 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
         return interrupted.reason, ""
     finally:
         prepared.verifier.close()
-        folder.log(f"active_seconds={session.budget.elapsed:.1f}")
+
+
+def _trained(
+    session: _Session, config: RunConfig, engine: Engine, task: Task, resumed: Progress | None
+) -> tuple[Ending, str]:
+    """Run the rounds; return how they ended and, for a fault that keeps the adapter, its message."""
+    with session.phase("scoring the starting adapter") if resumed is None else nullcontext():
+        try:
+            return train(config, engine, task, _report(session, engine), session.why_stop, resumed), ""
+        except Interrupted as interrupted:
+            return interrupted.reason, ""
+        except tuple(_KEEPING) as error:
+            if session.progress is None:
+                raise
+            return _KEEPING[type(error)], str(error)
 
 
 def _engine(session: _Session, prepared: Prepared, policy: Policy) -> Engine:
     """Build optimizer and sampler with what was fixed for the run, fixing it now if this is its first start."""
     config = prepared.config
-    fixed = _fixed(session.folder, config, prepared, policy)
+    fixed = _fixed(session, config, prepared, policy)
     torch.set_num_threads(fixed["threads"])
     budgets = Budgets(**fixed["budgets"])
     learner = Learner(
@@ -211,8 +243,9 @@ def _engine(session: _Session, prepared: Prepared, policy: Policy) -> Engine:
     return Engine(policy, learner, sampler)
 
 
-def _fixed(folder: RunFolder, config: RunConfig, prepared: Prepared, policy: Policy) -> dict[str, Any]:
+def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Policy) -> dict[str, Any]:
     """Return what must stay the same over all sessions of a run; refuse to go on where it cannot."""
+    folder = session.folder
     record = folder.read_run()
     versions = {name: metadata.version(name) for name in _PINNED}
     if "fixed" in record:
@@ -225,7 +258,7 @@ def _fixed(folder: RunFolder, config: RunConfig, prepared: Prepared, policy: Pol
             if was != now:
                 raise Conflict(f"The run's {what} was {was} and is now {now}: it cannot go on to the same result.")
         if fixed["versions"] != versions:
-            folder.append_event("note", text="Package versions differ from the run's start: results may differ.")
+            session.event("note", text="Package versions differ from the run's start: results may differ.")
         return fixed
     fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype)
     fixed = {
@@ -271,18 +304,23 @@ def _resumed(session: _Session, engine: Engine, stream: PromptStream) -> Progres
         return None
     progress, active_seconds = checkpoint.restore(folder.checkpoint_path, engine.policy, engine.learner.optimizer)
     stream.restore(progress.stream_state)
-    session.progress = progress
-    session.budget.used_before = active_seconds
-    folder.drop_rollouts_after(progress.rounds_done)
     events = list(folder.events())
+    session.start(resumed=True)
+    session.progress = progress
+    # A session that ended in good order also knows the seconds of the round it gave up.
+    ended = [event.get("seconds", 0.0) for event in events if event["event"] == "ended"]
+    session.budget.used_before = max([active_seconds, *ended])
+    folder.drop_rollouts_after(progress.rounds_done)
     journaled = {event["record"]["round"] for event in events if event["event"] == "round"}
     for record in progress.records:
-        session.budget.record_round(record.seconds.total if record.round else 0.0)
+        if record.round:
+            session.budget.record_round(record.seconds.total)
         if record.round not in journaled:
             session.event("round", record=record.model_dump())
     before = [event["accuracy"] for event in events if event["event"] == "heldout" and event["when"] == "before"]
     session.heldout_before = before[-1] if before else None
-    _write_adapter(folder, engine.policy, progress)
+    folder.stage_adapter(engine.policy.adapter_files(progress.best_state))
+    folder.put_adapter()
     return progress
 
 
@@ -291,13 +329,17 @@ def _report(session: _Session, engine: Engine) -> Callable[[RoundRecord, Sequenc
 
     def report(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
         folder = session.folder
+        is_best = record.best_round == record.round
         if groups:
             folder.write_rollouts(record.round, (rollout_row(group) for group in groups))
+        if is_best:
+            # Written before the checkpoint and put in place after it: on a full disk both stay those of one round.
+            folder.stage_adapter(engine.policy.adapter_files(progress.best_state))
         content = checkpoint.packed(progress, engine.policy, engine.learner.optimizer, session.budget.elapsed)
         write_atomically(folder.checkpoint_path, content)
         session.progress = progress
-        if record.best_round == record.round:
-            _write_adapter(folder, engine.policy, progress)
+        if is_best:
+            folder.put_adapter()
         if record.round:
             session.budget.record_round(record.seconds.total)
         folder.log(log_line(record))
@@ -306,23 +348,22 @@ def _report(session: _Session, engine: Engine) -> Callable[[RoundRecord, Sequenc
     return report
 
 
-def _write_adapter(folder: RunFolder, policy: Policy, progress: Progress) -> str:
-    files = policy.adapter_files(progress.best_state)
-    folder.replace_adapter(files)
-    return adapter_checksum(files)
+def _score_before(session: _Session, engine: Engine, prepared: Prepared, grader: Grader) -> None:
+    """Score the starting adapter on the held-out problems, where the source has some."""
+    if prepared.heldout:
+        summary, _ = _score_heldout(engine, prepared, grader, session.check)
+        session.heldout_before = _heldout_event(session, "before", summary)
 
 
 def _score_heldout(
-    session: _Session, engine: Engine, prepared: Prepared, grader: Grader, when: str
-) -> tuple[float | None, list[Rollout]]:
-    """Score the held-out problems, where the source has some; they are read here and nowhere else."""
-    if not prepared.heldout:
-        return None, []
-    summary, rollouts = score(
-        engine.sampler, grader, prepared.heldout, prepared.config.rl.max_answer_tokens, session.check
-    )
+    engine: Engine, prepared: Prepared, grader: Grader, check: Callable[[], None]
+) -> tuple[Validation, list[Rollout]]:
+    return score(engine.sampler, grader, prepared.heldout, prepared.config.rl.max_answer_tokens, check)
+
+
+def _heldout_event(session: _Session, when: str, summary: Validation) -> float:
     session.event("heldout", when=when, accuracy=summary.accuracy, prompts=summary.prompts, outcomes=summary.outcomes)
-    return summary.accuracy, rollouts
+    return summary.accuracy
 
 
 def _score_best(session: _Session, engine: Engine, prepared: Prepared, grader: Grader) -> None:
@@ -332,21 +373,13 @@ def _score_best(session: _Session, engine: Engine, prepared: Prepared, grader: G
         return
     engine.policy.load_adapter_state(progress.best_state)
     try:
-        summary, rollouts = score(
-            engine.sampler, grader, prepared.heldout, prepared.config.rl.max_answer_tokens, _give_up_if(session)
-        )
-    except (Interrupted, OutOfMemory) as error:
-        session.event("note", text=f"The held-out problems were not scored at the end ({error.code}).")
-        return
-    session.heldout_after = summary.accuracy
-    session.event(
-        "heldout", when="after", accuracy=summary.accuracy, prompts=summary.prompts, outcomes=summary.outcomes
-    )
-    rows = [
-        rollout_row(Group(encoded.prompt, encoded.token_ids, (rollout,)))
-        for encoded, rollout in zip(prepared.heldout, rollouts, strict=True)
-    ]
-    session.folder.write_heldout(iter(rows))
+        summary, rollouts = _score_heldout(engine, prepared, grader, _give_up_if(session))
+        answered = zip(prepared.heldout, rollouts, strict=True)
+        session.folder.write_heldout(rollout_row(Group(one.prompt, one.token_ids, (r,))) for one, r in answered)
+        session.heldout_after = _heldout_event(session, "after", summary)
+    except (Interrupted, OutOfMemory, DiskFull) as error:
+        with suppress(DiskFull):
+            session.event("note", text=f"The held-out problems were not scored at the end ({error.code}).")
 
 
 def _give_up_if(session: _Session) -> Callable[[], None]:
@@ -369,7 +402,7 @@ def _close(session: _Session, prepared: Prepared, ending: Ending, message: str) 
         message = message or _nothing_kept(session, ending)
     else:
         status = "completed" if ending in ("all_rounds", "nothing_left") else "stopped_early"
-        message = message or _kept(prepared, progress, ending)
+        message = f"{message or _WHY[ending]} {_kept(prepared, progress)}"
     records = progress.records if progress else []
     checksum = adapter_file_checksum(folder) if progress else None
     result = RunResult(
@@ -389,38 +422,42 @@ def _close(session: _Session, prepared: Prepared, ending: Ending, message: str) 
         seconds=round(session.budget.elapsed, 3),
     )
     fields = result.model_dump(exclude={"run", "folder", "adapter"})
-    folder.log(f"ended ending={ending} rounds_done={result.rounds_done} best_round={result.best_round}")
-    session.event("ended", **fields, adapter_sha256=checksum)
+    try:
+        session.event("ended", **fields, adapter_sha256=checksum)
+        folder.log(f"ended ending={ending} rounds_done={result.rounds_done} best_round={result.best_round}")
+    except DiskFull:
+        log.error("the end of the run could not be written down: the disk is full")
     return result
 
 
-def _kept(prepared: Prepared, progress: Progress, ending: Ending) -> str:
-    why = {
-        "all_rounds": "All rounds are done.",
-        "nothing_left": "Every answer of the last rounds was right: there is nothing left to learn here.",
-        "time_limit": "The time limit came near.",
-        "stopped": "Stopped as asked.",
-    }[ending]
+def _kept(prepared: Prepared, progress: Progress) -> str:
     rounds = number_of_rounds(prepared.config, len(prepared.train))
     if progress.best_round == 0:
         kept = "No round beat the starting point on validation, so training brought no gain; the starting adapter is "
         kept += "kept."
     else:
         kept = f"The adapter of round {progress.best_round} is kept."
-    return f"{why} {progress.rounds_done} of {rounds} rounds done. {kept}"
+    return f"{progress.rounds_done} of {rounds} rounds done. {kept}"
 
 
 def _nothing_kept(session: _Session, ending: Ending) -> str:
+    phases = session.phase_seconds
     if ending == "time_limit":
+        longest = max(phases, key=lambda name: phases[name])
         return (
-            "The time limit passed before the starting adapter was scored: loading the model and the first scoring "
-            f"took {session.budget.elapsed:.0f} seconds. Raise Time limit."
+            f"The time limit passed before the starting adapter was scored: {longest} took {phases[longest]:.0f} of "
+            f"{session.budget.elapsed:.0f} seconds. Raise Time limit."
         )
-    return "Stopped before the starting adapter was scored, so there is no adapter to keep."
+    return f"Stopped while {list(phases)[-1]}, before the first round, so there is no adapter to keep."
 
 
 def _record_failure(session: _Session, error: Exception) -> None:
-    """Put a failure into the journal: our own words for known faults, the traceback in the log for others."""
+    """Put a failure into the journal: our own words for known faults, the traceback in the log for others.
+
+    A session that had not started changes nothing: the run was refused and is what it was.
+    """
+    if not session.is_started:
+        return
     known = isinstance(error, RatchetError)
     ending: Ending = "error"
     if isinstance(error, NoLearningSignal):
@@ -428,7 +465,7 @@ def _record_failure(session: _Session, error: Exception) -> None:
     for kind, name in _KEEPING.items():
         if isinstance(error, kind):
             ending = name
-    message = str(error) if known else f"Something failed in Ratchet itself ({type(error).__name__}); see run.log."
+    message = str(error) if known else f"Something unforeseen failed ({type(error).__name__}); see run.log."
     try:
         if not known:
             frames = traceback.extract_tb(error.__traceback__)
@@ -436,7 +473,8 @@ def _record_failure(session: _Session, error: Exception) -> None:
             # Not the exception's text: it may quote what a model wrote.
             session.folder.log(f"error type={type(error).__name__} at {places}")
         done = session.progress.rounds_done if session.progress else 0
-        session.event("ended", status="failed", ending=ending, message=message, rounds_done=done)
+        seconds = round(session.budget.elapsed, 3)
+        session.event("ended", status="failed", ending=ending, message=message, rounds_done=done, seconds=seconds)
     except DiskFull:
         log.error("the failure could not be written down: the disk is full")
 

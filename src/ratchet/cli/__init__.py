@@ -87,9 +87,11 @@ def main() -> NoReturn:
         _fail(error.code, str(error), exit_code(error), as_json)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", "Interrupted.", EXIT_INTERRUPTED, as_json)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(EXIT_OURS)
+    except Exception as error:
+        if as_json:
+            message = f"Something unforeseen failed ({type(error).__name__}); see the traceback."
+            click.echo(json.dumps(fault("error", message)))
+        raise
 
 
 def _usage(error: click.UsageError) -> str:
@@ -97,8 +99,13 @@ def _usage(error: click.UsageError) -> str:
     return error.format_message() + help_hint
 
 
+def fault(code: str, message: str) -> dict[str, dict[str, str]]:
+    """Return a fault as machines are told of it."""
+    return {"error": {"code": code, "message": message}}
+
+
 def _fail(code: str, message: str, status: int, as_json: bool) -> NoReturn:
     click.echo(f"Error: {message}", err=True)
     if as_json:
-        click.echo(json.dumps({"error": {"code": code, "message": message}}))
+        click.echo(json.dumps(fault(code, message)))
     sys.exit(status)

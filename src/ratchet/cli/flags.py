@@ -52,10 +52,9 @@ def _options() -> list[_SettingOption]:
         if key in short:
             names.append(f"--{short[key].replace('_', '-')}")
         section = key.partition(".")[0] if "." in key else "run"
-        text = next((field.description for field in fields if field.description), None)
-        help_text = text or f"One of the kinds of {section}; see the settings reference."
+        destination = key.replace(".", _DOT)
         options.append(
-            _SettingOption([key.replace(".", _DOT), *names], section, help=help_text, metavar="VALUE", type=str)
+            _SettingOption([destination, *names], section, help=fields[0].description, metavar="VALUE", type=str)
         )
     return options
 

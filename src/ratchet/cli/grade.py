@@ -9,7 +9,8 @@ import click
 
 from ratchet.cli.train import json_option
 from ratchet.config_text import build
-from ratchet.errors import IncompatibleData
+from ratchet.errors import IncompatibleData, InvalidSetting
+from ratchet.journal import disk_full_as_error
 
 _BAD_ROWS_NAMED = 20
 
@@ -44,15 +45,23 @@ def _grade(file: Path, out: Path | None, as_json: bool, format_bonus: str, **ver
     from ratchet.service.grading import grade_rows
 
     graded, counts = grade_rows(rows, config)
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in graded)
+    text = "".join(json.dumps(row) + "\n" for row in graded)
     if out:
-        out.write_text(text, encoding="utf-8")
+        _write(out, text)
     elif not as_json:
         sys.stdout.write(text)
     summary = f"{len(graded)} answers: " + ", ".join(f"{name} {count}" for name, count in counts.items())
     click.echo(summary, err=True)
     if as_json:
         click.echo(json.dumps({"rows": graded, "counts": counts}))
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        with disk_full_as_error(out):
+            out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidSetting(f"--out {out} cannot be written: {error.strerror}. Choose another file.") from error
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
@@ -68,13 +77,11 @@ def _read(file: Path) -> list[dict[str, Any]]:
     for number, line in enumerate((line for line in lines if line.strip()), start=1):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
-        if (
-            isinstance(row, dict)
-            and isinstance(row.get("answer"), str)
-            and isinstance(row.get("ground_truth"), str | int | float)
-        ):
+        truth = row.get("ground_truth") if isinstance(row, dict) else None
+        is_truth = isinstance(truth, str | int | float) and not isinstance(truth, bool)
+        if isinstance(row, dict) and isinstance(row.get("answer"), str) and is_truth:
             rows.append(row)
         else:
             bad.append(str(number))

@@ -5,11 +5,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ratchet.records import OUTCOMES, RoundRecord
 from ratchet.worker import Watch
 
+# Tables keep their own width in a pipe or a file: nothing there wraps or cuts them.
+_PIPED_WIDTH = 1000
 _PHASES = {
     "loading": "loading the model",
     "sampling": "sampling answers",
@@ -21,11 +24,13 @@ _PHASES = {
 
 def console_for(as_json: bool) -> Console:
     """Return where people's output goes: stderr when stdout carries JSON."""
-    return Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
+    stream = sys.stderr if as_json else sys.stdout
+    width = None if stream.isatty() else _PIPED_WIDTH
+    return Console(file=stream, highlight=False, soft_wrap=True, emoji=False, width=width)
 
 
 class Live:
-    """Shows a run's events and progress on a console, as a context manager."""
+    """Shows a run's events and progress on a console, as a context manager. ``run`` is its id, once it has started."""
 
     def __init__(self, console: Console, rounds: int | None) -> None:
         self._console = console
@@ -42,6 +47,7 @@ class Live:
         )
         self._task = self._progress.add_task("starting", total=None, counted="")
         self._round = 0
+        self.run: str | None = None
 
     @property
     def watch(self) -> Watch:
@@ -67,8 +73,10 @@ class Live:
         )
 
     def _on_event(self, event: dict[str, Any]) -> None:
-        if event["event"] == "note":
-            self._console.print(f"[yellow]Note:[/yellow] {event['text']}")
+        if event["event"] == "started":
+            self.run = event["run"]
+        elif event["event"] == "note":
+            self._console.print(f"[yellow]Note:[/yellow] {escape(event['text'])}")
         elif event["event"] == "heldout":
             when = "before training" if event["when"] == "before" else "with the kept adapter"
             self._console.print(f"Held-out problems, {when}: {event['accuracy']:.1%} of {event['prompts']} right")

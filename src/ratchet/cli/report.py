@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -21,9 +22,10 @@ def sparkline(values: list[float]) -> str:
 
 def rounds_table(records: list[RoundRecord]) -> Table:
     """Return the table of rounds."""
-    table = Table(title="Rounds", title_justify="left")
-    for column in ("round", "validation", "reward", "learned from", "cut off", "unread", "tokens", "loss", "seconds"):
-        table.add_column(column, justify="right")
+    # Plain and narrow: nine columns must fit 80 characters.
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in ("round", "validation", "reward", "signal", "cut off", "unread", "tokens", "loss", "seconds"):
+        table.add_column(column, justify="right", no_wrap=True)
     for record in records:
         best = record.round == record.best_round
         number = f"{record.round} *" if best and record.round == records[-1].best_round else str(record.round)
@@ -34,15 +36,33 @@ def rounds_table(records: list[RoundRecord]) -> Table:
             loss = record.learned.loss if record.learned else None
             cells += [
                 f"{record.reward:.3f}",
-                f"{record.informative_groups} / {record.groups}",
+                f"{record.informative_groups}/{record.groups}",
                 str(record.outcomes.get("cut_off", 0)),
                 str(record.outcomes.get("unparseable", 0)),
                 f"{record.answer_tokens or 0:.0f}",
-                "-" if loss is None else f"{loss:.4f}",
+                "-" if loss is None else f"{loss:+.4f}",
             ]
         cells.append(f"{record.seconds.total:.1f}")
         table.add_row(*cells, style="bold" if number.endswith("*") else None)
     return table
+
+
+def summary_fields(summary: RunSummary) -> dict[str, Any]:
+    """Return what machines are told of a run, also while it goes on; the same fields as at its end."""
+    records, ended = summary.records, summary.ended or {}
+    return {
+        "run": summary.run,
+        "folder": str(summary.folder),
+        "status": summary.status,
+        "ending": ended.get("ending"),
+        "rounds_done": records[-1].round if records else 0,
+        "best_round": records[-1].best_round if records else None,
+        "start_accuracy": records[0].validation.accuracy if records else None,
+        "best_accuracy": records[-1].best_accuracy if records else None,
+        "heldout_before": summary.heldout_before,
+        "heldout_after": summary.heldout_after,
+        "seconds": ended.get("seconds"),
+    }
 
 
 def print_result(console: Console, result: RunResult, records: list[RoundRecord]) -> None:
@@ -56,8 +76,8 @@ def print_result(console: Console, result: RunResult, records: list[RoundRecord]
         console.print(
             f"[bold]Held-out problems: {result.heldout_before:.1%} before, {result.heldout_after:.1%} after[/bold]"
         )
-    console.print(result.message)
-    console.print(f"Run {result.run} in {result.folder}")
+    console.print(escape(result.message))
+    console.print(f"Run {result.run} in {escape(result.folder)}")
 
 
 def print_samples(console: Console, title: str, rows: list[dict[str, Any]], *, answers: int, whole: bool) -> None:
@@ -77,7 +97,7 @@ def print_samples(console: Console, title: str, rows: list[dict[str, Any]], *, a
 def print_summary(console: Console, summary: RunSummary) -> None:
     """Print what is known of a run."""
     console.print(f"[bold]Run {summary.run}[/bold]  {summary.status.replace('_', ' ')}")
-    console.print(f"Folder   {summary.folder}")
+    console.print(f"Folder   {escape(str(summary.folder))}")
     console.print(f"Created  {summary.created_at}")
     console.print(f"Model    {escape(summary.config.model)}")
     console.print(f"Data     {summary.config.data.source}")

@@ -48,6 +48,8 @@ def _list(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"runs": [_fields(summary) for summary in found]}))
         return
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
     from rich.table import Table
 
     from ratchet.cli.live import console_for
@@ -55,9 +57,9 @@ def _list(as_json: bool) -> None:
     if not found:
         click.echo("No runs yet. Start one with ratchet demo.")
         return
-    table = Table()
-    for column in ("run", "status", "model", "data", "rounds", "start", "best", "folder"):
-        table.add_column(column, overflow="fold")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in ("run", "status", "model", "data", "rounds", "start", "best"):
+        table.add_column(column, no_wrap=column != "model", overflow="fold")
     for summary in found:
         records = summary.records
         start = f"{records[0].validation.accuracy:.1%}" if records else ""
@@ -65,7 +67,8 @@ def _list(as_json: bool) -> None:
         done = f"{records[-1].round if records else 0} / {summary.config.rl.rounds}"
         status = summary.status.replace("_", " ")
         config = summary.config
-        table.add_row(summary.run, status, config.model, config.data.source, done, start, best, str(summary.folder))
+        cells = [summary.run, status, config.model, config.data.source, done, start, best]
+        table.add_row(*map(escape, cells))
     console_for(as_json).print(table)
 
 
@@ -97,17 +100,6 @@ def _samples(run_or_folder: str, number: int | None, prompts: int, whole: bool, 
 
 
 def _fields(summary: Any) -> dict[str, Any]:
-    records = summary.records
-    return {
-        "run": summary.run,
-        "folder": str(summary.folder),
-        "created_at": summary.created_at,
-        "status": summary.status,
-        "ending": summary.ended["ending"] if summary.ended else None,
-        "rounds_done": records[-1].round if records else 0,
-        "best_round": records[-1].best_round if records else None,
-        "start_accuracy": records[0].validation.accuracy if records else None,
-        "best_accuracy": records[-1].best_accuracy if records else None,
-        "heldout_before": summary.heldout_before,
-        "heldout_after": summary.heldout_after,
-    }
+    from ratchet.cli.report import summary_fields
+
+    return {**summary_fields(summary), "created_at": summary.created_at}

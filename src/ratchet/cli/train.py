@@ -1,15 +1,17 @@
 """``ratchet train`` and ``ratchet resume``."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from ratchet.cli import EXIT_TASK
+from ratchet.cli import EXIT_TASK, exit_code, fault
 from ratchet.cli.flags import SettingsCommand, given
 from ratchet.config import RunConfig
 from ratchet.config_text import build, read_file
+from ratchet.errors import DiskFull, RatchetError
 from ratchet.records import RunResult
 
 
@@ -77,6 +79,8 @@ def start(settings: RunConfig, out: Path | None, *, as_json: bool) -> tuple[int,
 
 def carry_out(work: Callable[[Any], RunResult], rounds: int | str, *, as_json: bool) -> tuple[int, RunResult]:
     """Do a run's work while showing it, then print how it ended and draw its curve."""
+    from rich.markup import escape
+
     from ratchet import service
     from ratchet.cli.live import Live, console_for
     from ratchet.cli.report import print_result
@@ -84,17 +88,35 @@ def carry_out(work: Callable[[Any], RunResult], rounds: int | str, *, as_json: b
 
     console = console_for(as_json)
     with Live(console, rounds if isinstance(rounds, int) else None) as live:
-        result = work(live.watch)
+        try:
+            result = work(live.watch)
+        except RatchetError as error:
+            _end_with(error, live.run, as_json=as_json)
     summary = service.summary(result.folder)
     if summary.records:
         print_result(console, result, list(summary.records))
-        curve = draw_curve(summary, Path(result.folder) / "curve.png")
-        console.print(f"Learning curve in {curve}")
+        try:
+            curve = draw_curve(summary, Path(result.folder) / "curve.png")
+            console.print(f"Learning curve in {escape(str(curve))}")
+        except DiskFull:
+            console.print("The learning curve could not be drawn: the disk is full.")
     else:
-        console.print(result.message)
+        console.print(escape(result.message))
     if as_json:
         click.echo(result.model_dump_json())
     return exit_status(result), result
+
+
+def _end_with(error: RatchetError, run: str | None, *, as_json: bool) -> NoReturn:
+    """End the command with a fault; machines are told of the run too, once there is one."""
+    if not as_json or run is None:
+        raise error
+    from ratchet import service
+    from ratchet.cli.report import summary_fields
+
+    click.echo(f"Error: {error}", err=True)
+    click.echo(json.dumps({**summary_fields(service.summary(run)), **fault(error.code, str(error))}))
+    raise click.exceptions.Exit(exit_code(error))
 
 
 def exit_status(result: RunResult) -> int:

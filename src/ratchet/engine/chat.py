@@ -18,6 +18,9 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}Answer:{% endif %}"
 )
 
+# No template writes this itself, so that one which drops the system message is found out.
+_PROBE = "ratchet-7f3a"
+
 
 class Chat:
     """A tokenizer with its chat template and end-of-sequence ids.
@@ -35,7 +38,10 @@ class Chat:
         self.is_plain = tokenizer.chat_template is None
         if self.is_plain:
             tokenizer.chat_template = PLAIN_TEMPLATE
-        self._takes_system = self._accepts([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
+        # The plain template writes no special token at the beginning, and some base models are lost without theirs.
+        own_beginning = tuple(tokenizer("a")["input_ids"][:1])
+        self._beginning = own_beginning if self.is_plain and own_beginning == (tokenizer.bos_token_id,) else ()
+        self._takes_system = self._accepts([{"role": "system", "content": _PROBE}, {"role": "user", "content": "u"}])
         opening = self._render([{"role": "user", "content": "u"}])
         self.prefilled_think = opening.rstrip().endswith("<think>")
         # Dropped from an answer's text wherever they stand. Other special tokens stay: some models write their
@@ -46,8 +52,8 @@ class Chat:
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the token ids of a conversation up to where the answer begins."""
         text = self._render(self._turns(messages))
-        # The template writes the special tokens itself.
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        # The template of a model writes the special tokens itself.
+        return self._beginning + tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of an answer's tokens, end and padding tokens left out."""
@@ -78,4 +84,4 @@ class Chat:
         try:
             return messages[0]["content"] in self._render(messages)
         except InvalidSetting:
-            return False
+            return False  # it refuses the message

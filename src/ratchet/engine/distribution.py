@@ -101,7 +101,7 @@ def sampling_logprobs(logits: Tensor, tokens: Tensor, settings: SamplingSettings
     Returns:
         Two (b,) tensors; the same one twice where nothing is truncated.
     """
-    scaled = scaled_logits(logits, settings.temperature)
+    scaled = scaled_logits(logits, 1.0 if settings.greedy else settings.temperature)
     full = taken_logprobs(scaled, tokens)
     if not settings.truncates:
         return full, full

@@ -12,12 +12,15 @@ from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
+
+import regex  # type: ignore[import-untyped]
 
 from ratchet.config import RewardSettings
 from ratchet.engine.sampler import Sampled
 from ratchet.errors import VerifierFailing
 from ratchet.records import OUTCOMES, Completion, Grade, Group, Outcome, Prompt, Rollout
-from ratchet.verifiers import earns_format
+from ratchet.verifiers import compile_pattern, earns_format
 from ratchet.verifiers.base import Verifier
 
 # A verifier that fails on more than this share of what it was given is broken, whatever it says of the rest.
@@ -34,6 +37,11 @@ class Grader:
     prefilled_think: bool
     threads: int = 2
 
+    @cached_property
+    def _pattern(self) -> "regex.Pattern[str] | None":
+        text = self.reward.format_pattern
+        return None if text is None else compile_pattern(text)
+
     def grade(self, completion: Completion, prompt: Prompt) -> Rollout:
         """Grade one completion. Never raises on what the policy wrote."""
         if completion.finish == "length":
@@ -45,9 +53,7 @@ class Grader:
         kind = self.reward.format_bonus or "off"
         if kind == "off":
             return Rollout(completion, grade, format=0.0, reward=correctness)
-        earned = earns_format(
-            completion.text, kind, pattern=self.reward.format_pattern, prefilled_think=self.prefilled_think
-        )
+        earned = earns_format(completion.text, kind, pattern=self._pattern, prefilled_think=self.prefilled_think)
         weight = self.reward.format_weight
         return Rollout(completion, grade, float(earned), (correctness + weight * earned) / (1 + weight))
 
@@ -77,11 +83,16 @@ def grade_while_sampling(
     """
     futures: dict[tuple[int, int], Future[Rollout]] = {}
     with ThreadPoolExecutor(grader.threads, thread_name_prefix="grader") as pool, closing(stream) as sampled:
-        for item in sampled:
-            futures[item.request, item.answer] = pool.submit(grader.grade, item.completion, prompts[item.request])
-        return [
-            tuple(futures[request, answer].result() for answer in range(answers)) for request in range(len(prompts))
-        ]
+        try:
+            for item in sampled:
+                futures[item.request, item.answer] = pool.submit(grader.grade, item.completion, prompts[item.request])
+            return [
+                tuple(futures[request, answer].result() for answer in range(answers)) for request in range(len(prompts))
+            ]
+        except BaseException:
+            # The round is given up: what waits to be graded would only hold up the end.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def outcome_counts(rollouts: Iterable[Rollout]) -> dict[Outcome, int]:

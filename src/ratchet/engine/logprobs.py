@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ratchet.engine.distribution import scaled_logits, taken_logprobs
+from ratchet.engine.memory import is_out_of_memory, out_of_memory_as
 from ratchet.engine.packing import PackedAnswer, PackedRow, pack
 from ratchet.engine.policy import Policy
 
@@ -43,16 +44,25 @@ def can_pack(policy: Policy, answers: Sequence[PackedAnswer]) -> bool:
     """Tell whether packed rows give this architecture's plain log-probabilities, by trying it on some answers.
 
     Layers that look back over a window only, or keep a state, do not follow a mask of ours in rows longer than the
-    answers tried, so they are never packed.
+    answers tried, so they are never packed. Nor are models that refuse such a mask.
+
+    Raises:
+        OutOfMemory: with stage "update".
     """
     text = policy.model.config.get_text_config(decoder=True)
     layer_types = set(getattr(text, "layer_types", None) or ["full_attention"])
     if layer_types != {"full_attention"} or getattr(text, "sliding_window", None):
         log.info("update rows=plain reason=window_or_state")
         return False
-    with torch.no_grad():
-        packed = [answer_logprobs(policy, row, 1.0) for row in _rows(policy, answers, plain=False)]
+    with torch.no_grad(), out_of_memory_as("update"):
         plain = [answer_logprobs(policy, row, 1.0) for row in _rows(policy, answers, plain=True)]
+        try:
+            packed = [answer_logprobs(policy, row, 1.0) for row in _rows(policy, answers, plain=False)]
+        except (RuntimeError, TypeError, ValueError) as error:
+            if is_out_of_memory(error):
+                raise
+            log.info("update rows=plain reason=mask_refused error=%s", type(error).__name__)
+            return False
     gap = float((torch.cat(packed) - torch.cat(plain)).abs().max())
     fits = gap <= _TOLERANCE[policy.model.dtype]
     log.info("update rows=%s self_check_gap=%.2e", "packed" if fits else "plain", gap)

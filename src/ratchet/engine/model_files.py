@@ -42,7 +42,7 @@ def locate(name: str) -> ModelFiles:
         return _folder(name, _SHIPPED / "tiny")
     if name == SMOLLM2:
         return smollm2()
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))  # unlike Path's own, it leaves an unknown user's home as it is
     if path.is_file():
         if path.suffix != ".gguf":
             raise ModelUnavailable(f"Base model is the file {name}, which is not a GGUF file. Give its folder instead.")

@@ -71,14 +71,14 @@ class PackedRow:
 
 
 def pack(answers: Sequence[PackedAnswer], budget_tokens: int, *, device: torch.device, plain: bool) -> list[PackedRow]:
-    """Fill rows up to the budget, in order; an answer is never split, so a row may exceed the budget by one answer.
+    """Fill rows up to the budget, in order; an answer is never split, so one that exceeds it has a row of its own.
 
     Neighbouring answers with the same prompt share it. Plain rows hold one answer each.
     """
     rows: list[list[PackedAnswer]] = []
     used = 0
     for answer in answers:
-        shares = bool(rows) and not plain and rows[-1][-1].prompt_token_ids == answer.prompt_token_ids
+        shares = bool(rows) and rows[-1][-1].prompt_token_ids == answer.prompt_token_ids
         added = len(answer.token_ids) + (0 if shares else len(answer.prompt_token_ids))
         if not rows or plain or used + added > budget_tokens:
             rows.append([])

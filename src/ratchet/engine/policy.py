@@ -16,16 +16,17 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
-from peft.tuners.lora import LoraLayer
+from peft.tuners.lora.layer import LoraLayer, ParamWrapper
+from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
-from transformers.cache_utils import DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.utils.logging import disable_progress_bar
 
 from ratchet.config import LoraSettings, RunConfig
 from ratchet.engine.chat import Chat
-from ratchet.engine.memory import out_of_memory_as
+from ratchet.engine.memory import is_out_of_memory, out_of_memory_as
 from ratchet.engine.model_files import SMOLLM2, ModelFiles, locate, model_config, smollm2
 from ratchet.errors import InvalidSetting, ModelUnavailable
 from ratchet.journal import models_home
@@ -35,6 +36,8 @@ disable_progress_bar()
 
 ADAPTER = "default"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+# What the sampler knows how to copy from a prompt to its answers. A type that inherits from these may keep more.
+_CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 
 
 @dataclass
@@ -64,7 +67,8 @@ class Policy:
 
     def adapter_state(self) -> dict[str, Tensor]:
         """Return copies of the adapter's tensors on the CPU, under PEFT's names, sorted."""
-        state = get_peft_model_state_dict(self.model, adapter_name=ADAPTER)
+        # "auto" would ask the hub, each time, whether the base model's vocabulary was resized.
+        state = get_peft_model_state_dict(self.model, adapter_name=ADAPTER, save_embedding_layers=False)
         return {name: state[name].detach().to("cpu", copy=True).contiguous() for name in sorted(state)}
 
     def load_adapter_state(self, state: dict[str, Tensor]) -> None:
@@ -74,11 +78,12 @@ class Policy:
     def adapter_files(self, state: dict[str, Tensor]) -> dict[str, bytes]:
         """Return the files of an adapter folder in PEFT layout. The same tensors give the same bytes."""
         settings = self.model.peft_config[ADAPTER].to_dict()
-        settings["target_modules"] = sorted(settings["target_modules"])  # a set, in no fixed order
+        # Names of modules and parameters are sets, in no fixed order.
+        settings = {key: sorted(value) if isinstance(value, set) else value for key, value in settings.items()}
         settings["base_model_name_or_path"] = self.files.source
         settings["revision"] = None if self.identity.startswith("sha256:") else self.identity
         settings["inference_mode"] = True
-        config = json.dumps(settings, indent=2, sort_keys=True, default=str).encode()
+        config = json.dumps(settings, indent=2, sort_keys=True).encode()
         return {"adapter_config.json": config, ADAPTER_WEIGHTS: save(state, metadata={"format": "pt"})}
 
     @contextmanager
@@ -88,20 +93,20 @@ class Policy:
         The originals are set aside, not recomputed: subtracting what was added would leave rounding behind.
         """
         layers = [module for module in self.model.modules() if isinstance(module, LoraLayer)]
-        originals: list[tuple[LoraLayer, Tensor]] = []
+        originals: list[tuple[LoraLayer, torch.nn.Parameter, Tensor]] = []
         was_training = self.model.training
         self.model.eval()
         try:
             with torch.no_grad():
                 for layer in layers:
-                    weight = layer.get_base_layer().weight
-                    originals.append((layer, weight.data))
+                    weight = _adapted_weight(layer)
+                    originals.append((layer, weight, weight.data))
                     weight.data = weight.data + layer.get_delta_weight(ADAPTER).to(weight.dtype)
                     layer.merged_adapters.append(ADAPTER)
             yield
         finally:
-            for layer, original in originals:
-                layer.get_base_layer().weight.data = original
+            for layer, weight, original in originals:
+                weight.data = original
                 layer.merged_adapters.clear()
             self.model.train(was_training)
 
@@ -110,6 +115,12 @@ class Policy:
         """Make the policy, for the block, the one the run started from."""
         with self.model.disable_adapter():
             yield
+
+
+def _adapted_weight(layer: LoraLayer) -> torch.nn.Parameter:
+    """Return what a part of the adapter adds to: a linear layer's weight, or the stacked weights of experts."""
+    weight: torch.nn.Parameter = layer.get_param() if isinstance(layer, ParamWrapper) else layer.get_base_layer().weight
+    return weight
 
 
 def chosen_device(setting: str) -> torch.device:
@@ -169,10 +180,10 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
         keywords["quantization_config"] = GgufConfig(dequantize=True)
     with out_of_memory_as("loading"), _unavailable(files):
         model = AutoModelForCausalLM.from_pretrained(files.source, dtype=dtype, **keywords)
-    if any(not hasattr(layer, "batch_select_indices") for layer in DynamicCache(config=model.config).layers):
+    if any(type(layer) not in _CACHE_LAYERS for layer in DynamicCache(config=model.config).layers):
         raise ModelUnavailable(
-            f"{files.name} keeps a recurrent state between tokens, which cannot be shared by several answers here. "
-            "Choose a model with attention in every layer."
+            f"{files.name} keeps more than keys and values between tokens (a recurrent state), which several answers "
+            "cannot share here. Choose a model with attention in every layer."
         )
     identity = files.identity or str(getattr(model.config, "_commit_hash", None) or config.revision)
     with out_of_memory_as("loading"):
@@ -204,8 +215,6 @@ def _load_keywords(files: ModelFiles, config: RunConfig) -> dict[str, Any]:
 
 def _end_ids(files: ModelFiles, keywords: dict[str, Any]) -> frozenset[int]:
     """Return every end-of-sequence id of the generation configuration and of the model's own configuration."""
-    from transformers import GenerationConfig
-
     found: set[int] = set()
     for source in (AutoConfig, GenerationConfig):
         try:
@@ -220,11 +229,12 @@ def _end_ids(files: ModelFiles, keywords: dict[str, Any]) -> frozenset[int]:
 def _unavailable(files: ModelFiles) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        if is_out_of_memory(error):
+            raise
         reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
-        raise ModelUnavailable(
-            f"The base model {files.name} cannot be loaded: {reason} Without a network, give a local folder."
-        ) from error
+        advice = "" if files.identity else " Without a network, give a local folder."
+        raise ModelUnavailable(f"The base model {files.name} cannot be loaded: {reason}{advice}") from error
 
 
 def _converted_smollm2(files: ModelFiles) -> ModelFiles:

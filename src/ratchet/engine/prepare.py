@@ -12,7 +12,7 @@ from ratchet.datasets import Dataset, conversation, load, worked_examples
 from ratchet.engine.chat import Chat
 from ratchet.engine.evaluate import EncodedPrompt
 from ratchet.engine.model_files import ModelFiles, model_config
-from ratchet.engine.policy import load_chat
+from ratchet.engine.policy import chosen_device, load_chat
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 from ratchet.records import Prompt
 from ratchet.verifiers import compile_pattern, make_verifier
@@ -47,6 +47,7 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None) -> Pr
         InvalidSetting, IncompatibleData, ModelUnavailable: what is wrong, before any weights load.
     """
     config = config.resolved()
+    chosen_device(config.device)
     if config.reward.format_bonus == "pattern" and config.reward.format_pattern:
         compile_pattern(config.reward.format_pattern)
     dataset = load(
@@ -127,11 +128,12 @@ def _encoded_splits(
         if len(fitting) < len(encoded):
             if config.data.overlong == "refuse" or not fitting:
                 first = next(e for e in encoded if len(e.token_ids) > (room or 0))
+                left_out = " or set Over-long rows to leave_out" if fitting else ""
                 raise IncompatibleData(
                     f"Row {first.prompt.id} of the {split} rows has a prompt of {len(first.token_ids)} tokens; with "
                     f"Longest answer {config.rl.max_answer_tokens} it does not fit the {named} of {window} tokens "
-                    f"({len(encoded) - len(fitting)} rows do not). Choose a shorter Longest answer, or leave out "
-                    "Over-long rows."
+                    f"({len(encoded) - len(fitting)} of {len(encoded)} rows do not). Choose a shorter Longest answer"
+                    f"{left_out}."
                 )
             notes.append(f"{len(encoded) - len(fitting)} over-long {split} rows are left out.")
         splits.append(tuple(fitting))

@@ -98,6 +98,9 @@ def train(
     check = _checker(why_stop)
     progress = resumed or _round_zero(config, engine, task, report, check)
     for number in range(progress.rounds_done + 1, number_of_rounds(config, len(task.encoded)) + 1):
+        # Here and not where a round ends: a run killed just after its last round resumes to the same ending.
+        if ending := _signal_ending(progress.records, config.rl.no_signal_rounds):
+            return ending
         if reason := why_stop("between"):
             return reason
         started = perf_counter()
@@ -109,8 +112,6 @@ def train(
         updated_at = perf_counter()
         validation, _ = score(engine.sampler, task.grader, task.validation, config.rl.max_answer_tokens, check)
         ended = perf_counter()
-        if validation.accuracy > progress.records[-1].best_accuracy:
-            progress.best_state = engine.policy.adapter_state()
         timing = Seconds(
             sampling=seconds.sampling,
             grading=seconds.grading,
@@ -119,13 +120,16 @@ def train(
             total=ended - started,
         )
         record = _record(number, groups, len(informative), learned, validation, progress.records[-1], timing)
-        progress.records.append(record)
-        progress.stream_state = task.stream.state()
-        progress.skipped_in_a_row = engine.learner.skipped_in_a_row
-        report(record, groups, progress)
-        if ending := _signal_ending(progress.records, config.rl.no_signal_rounds):
-            return ending
-    return "all_rounds"
+        # A new object: whoever holds the previous one keeps the state of the last round that is safe on disk.
+        finished = Progress(
+            records=[*progress.records, record],
+            best_state=engine.policy.adapter_state() if record.best_round == number else progress.best_state,
+            stream_state=task.stream.state(),
+            skipped_in_a_row=engine.learner.skipped_in_a_row,
+        )
+        report(record, groups, finished)
+        progress = finished
+    return _signal_ending(progress.records, config.rl.no_signal_rounds) or "all_rounds"
 
 
 def number_of_rounds(config: RunConfig, prompts: int) -> int:
@@ -262,17 +266,18 @@ def _diagnosis(rounds: Sequence[RoundRecord]) -> str:
     answers = sum(total.values())
     score_sum = sum((record.reward or 0.0) for record in rounds) / len(rounds)
     common = max(total, key=lambda outcome: total[outcome])
+    counted = ", ".join(f"{number} {outcome.replace('_', ' ')}" for outcome, number in total.items() if number)
     if common == "graded":
-        right = all(record.accuracy == 1.0 for record in rounds)
-        cause, remedy = (
-            ("every answer was right", "Choose harder prompts: there is nothing to learn on these.")
-            if right
-            else (
-                "every answer to a prompt scored alike, most of them wrong",
-                "Start from a model that sometimes succeeds, show worked examples, give partial credit, or choose "
-                "easier prompts.",
-            )
-        )
+        accuracy = sum(record.accuracy or 0.0 for record in rounds) / len(rounds)
+        easier = "Start from a model that sometimes succeeds, show worked examples, give partial credit, or choose "
+        easier += "easier prompts."
+        if accuracy == 1.0:
+            cause, remedy = "every answer was right", "Choose harder prompts: there is nothing to learn on these."
+        elif accuracy == 0.0:
+            cause, remedy = "all answers were wrong", easier
+        else:
+            cause = f"all answers to a prompt scored alike, {accuracy:.0%} of them right"
+            remedy = "Raise Temperature or Answers per prompt, so that answers differ, or choose other prompts."
     else:
         cause, remedy = {
             "cut_off": ("most answers were cut off", "Raise Longest answer."),
@@ -284,7 +289,7 @@ def _diagnosis(rounds: Sequence[RoundRecord]) -> str:
         }[common]
     return (
         f"There was no learning signal in rounds {rounds[0].round} to {rounds[-1].round}: {cause} "
-        f"({total[common]} of {answers} {common.replace('_', ' ')}; mean score {score_sum:.2f}). {remedy}"
+        f"({counted} of {answers} answers; mean score {score_sum:.2f}). {remedy}"
     )
 
 

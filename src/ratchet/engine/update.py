@@ -193,7 +193,6 @@ def _step(
 
 def _skip(learner: Learner, sums: _Sums) -> None:
     """Leave the weights as they were; give up when it happens again."""
-    learner.optimizer.zero_grad(set_to_none=True)
     sums.skipped += 1
     learner.skipped_in_a_row += 1
     if learner.skipped_in_a_row > _SKIPS_ALLOWED:

@@ -37,11 +37,12 @@ def draw_curve(summary: RunSummary, path: Path) -> Path:
     best = records[records[-1].best_round]
     axes.plot(best.round, best.validation.accuracy, "o", color="#1f5fa8", markersize=10, fillstyle="none")
     axes.annotate(
-        f"kept: round {best.round}, {best.validation.accuracy:.0%}",
+        f"kept: round {best.round}, {best.validation.accuracy:.1%}",
         (best.round, best.validation.accuracy),
-        xytext=(0, -18),
+        # Away from the line, which comes from the left, and inside the picture.
+        xytext=(10, -20) if best.round < records[-1].round or best.round == 0 else (-6, -22),
         textcoords="offset points",
-        ha="right",
+        ha="left" if best.round < records[-1].round or best.round == 0 else "right",
         fontsize=9,
     )
     if summary.heldout_before is not None and summary.heldout_after is not None:
@@ -51,7 +52,7 @@ def draw_curve(summary: RunSummary, path: Path) -> Path:
             [summary.heldout_before, summary.heldout_after],
             "D",
             color="#2e7d32",
-            label=f"held-out problems ({summary.heldout_before:.0%} before, {summary.heldout_after:.0%} after)",
+            label=f"held-out problems ({summary.heldout_before:.1%} before, {summary.heldout_after:.1%} after)",
         )
     axes.set(xlabel="round", ylim=(0, 1.02), title=f"{Path(summary.config.model).name} on {summary.config.data.source}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -59,5 +60,5 @@ def draw_curve(summary: RunSummary, path: Path) -> Path:
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize=8)
     with disk_full_as_error(path.parent):
-        FigureCanvasAgg(figure).print_png(str(path))
+        FigureCanvasAgg(figure).print_png(str(path))  # type: ignore[no-untyped-call]
     return path

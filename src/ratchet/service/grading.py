@@ -6,7 +6,7 @@ from typing import Any
 from ratchet.config import RunConfig
 from ratchet.errors import IncompatibleData
 from ratchet.records import OUTCOMES, Prompt
-from ratchet.verifiers import earns_format, make_verifier
+from ratchet.verifiers import compile_pattern, earns_format, make_verifier
 
 _ROWS_NAMED = 20
 
@@ -24,6 +24,7 @@ def grade_rows(rows: Sequence[Mapping[str, Any]], config: RunConfig) -> tuple[li
     if config.verifier is None:
         raise ValueError("the settings are not resolved")
     kind, weight = config.reward.format_bonus or "off", config.reward.format_weight
+    pattern = compile_pattern(config.reward.format_pattern) if config.reward.format_pattern else None
     verifier = make_verifier(config.verifier, prefer_answer_tag=kind == "tags")
     try:
         prompts = [Prompt(number, (), str(row["ground_truth"]).strip()) for number, row in enumerate(rows, start=1)]
@@ -35,7 +36,7 @@ def grade_rows(rows: Sequence[Mapping[str, Any]], config: RunConfig) -> tuple[li
         counts: dict[str, int] = {"right": 0, **dict.fromkeys(OUTCOMES, 0)}
         for row, prompt in zip(rows, prompts, strict=True):
             grade = verifier.grade(row["answer"], prompt)
-            earned = kind != "off" and grade.outcome != "failed" and earns_format(row["answer"], kind)
+            earned = grade.outcome != "failed" and earns_format(row["answer"], kind, pattern)
             reward = grade.correctness if kind == "off" else (grade.correctness + weight * earned) / (1 + weight)
             counts[grade.outcome] += 1
             counts["right"] += grade.correctness == 1

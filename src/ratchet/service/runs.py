@@ -3,6 +3,7 @@
 A surface parses, calls one of these and renders. Nothing here prints, and torch is imported only by what trains.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict
-from ratchet.journal import RunFolder, check_room, ratchet_home
+from ratchet.journal import RunFolder, check_room, expanded, ratchet_home
 from ratchet.records import RoundRecord, RunResult
 
 if TYPE_CHECKING:
     from ratchet.worker import Watch
+
+log = logging.getLogger(__name__)
 
 # A run without an end in its journal is at work, or was killed.
 SummaryStatus = Literal["training", "interrupted", "completed", "stopped_early", "failed", "cancelled"]
@@ -52,13 +55,17 @@ def create_and_train(
         InvalidSetting, IncompatibleData, ModelUnavailable, Conflict, DiskFull: before any weights load.
         RatchetError: what failed the run afterwards; its folder says so too.
     """
+    refuse_taken(out)
+    check_room(_existing_parent(out or ratchet_home()), _LEAST_ROOM_BYTES)
     from ratchet import worker
     from ratchet.engine.prepare import prepare
 
-    refuse_taken(out)
-    check_room(_existing_parent(out or ratchet_home()), _LEAST_ROOM_BYTES)
     prepared = prepare(config, function)
-    folder = RunFolder.create(prepared.config, out)
+    try:
+        folder = RunFolder.create(prepared.config, out)
+    except BaseException:
+        prepared.verifier.close()
+        raise
     return worker.run(folder, prepared=prepared, function=function, watch=watch)
 
 
@@ -85,12 +92,18 @@ def refuse_taken(out: Path | None) -> None:
         Conflict: it exists and is not empty.
     """
     if out is not None:
-        RunFolder.refuse_taken(out.expanduser().resolve())
+        RunFolder.refuse_taken(expanded(out).resolve())
 
 
 def list_runs() -> list[RunSummary]:
-    """Return every run that is still in its folder, oldest first."""
-    return [_summary(folder) for folder in RunFolder.all()]
+    """Return every run that is still in its folder, oldest first. A damaged one is named in the log and left out."""
+    found = []
+    for folder in RunFolder.all():
+        try:
+            found.append(_summary(folder))
+        except Conflict as error:
+            log.warning("%s", error)
+    return found
 
 
 def summary(run_or_folder: str) -> RunSummary:
@@ -98,6 +111,7 @@ def summary(run_or_folder: str) -> RunSummary:
 
     Raises:
         NotFound: there is no such run.
+        Conflict: its files are damaged.
     """
     return _summary(RunFolder.find(run_or_folder))
 
@@ -123,8 +137,9 @@ def _summary(folder: RunFolder) -> RunSummary:
     heldout = {event["when"]: event["accuracy"] for event in events if event["event"] == "heldout"}
     # What an earlier session ended with is history once the run was resumed.
     last = next((event for event in reversed(events) if event["event"] in ("started", "ended")), None)
-    ended = last if last is not None and last["event"] == "ended" else None
-    status: SummaryStatus = ended["status"] if ended else ("training" if folder.is_locked() else "interrupted")
+    is_at_work = folder.is_locked()
+    ended = last if last is not None and last["event"] == "ended" and not is_at_work else None
+    status: SummaryStatus = ended["status"] if ended else ("training" if is_at_work else "interrupted")
     record = folder.read_run()
     return RunSummary(
         run=record["id"],
@@ -141,7 +156,7 @@ def _summary(folder: RunFolder) -> RunSummary:
 
 
 def _existing_parent(path: Path) -> Path:
-    path = path.expanduser().resolve()
+    path = expanded(path).resolve()
     while not path.exists():
         path = path.parent
     if not path.is_dir():

@@ -95,10 +95,9 @@ class InProcessSampler:
         check: Callable[[], None],
     ) -> Generator[Sampled]:
         """Yield every answer once, in the order in which they finish. See ``Sampler``."""
-        with self._policy.merged():
+        with out_of_memory_as("sampling"), self._policy.merged():
             for wave in self._waves(requests, max_answer_tokens):
-                with out_of_memory_as("sampling"):
-                    yield from self._run(requests, wave, settings, max_answer_tokens, check)
+                yield from self._run(requests, wave, settings, max_answer_tokens, check)
 
     def _waves(self, requests: Sequence[SampleRequest], max_answer_tokens: int) -> Iterator[list[tuple[int, int]]]:
         """Split all (request, answer) pairs into batches that fit the budget; one answer always does."""

@@ -1,0 +1,83 @@
+"""What every test runs under: folders of its own, no network, and the command line as a process."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+# Read by libraries when they are imported, which is before any fixture runs; subprocesses inherit it. Models this small
+# gain nothing from a second thread, and on a busy machine two threads that wait for each other take ten times longer.
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    HF_DATASETS_OFFLINE="1",
+    TRANSFORMERS_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    OMP_NUM_THREADS="1",
+)
+
+_connect = socket.socket.connect
+
+
+def _connect_here_only(self, address):
+    if self.family != socket.AF_UNIX and address[0] not in ("127.0.0.1", "::1", "localhost"):
+        raise OSError("tests have no network")
+    return _connect(self, address)
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    monkeypatch.setattr(socket.socket, "connect", _connect_here_only)
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path, monkeypatch):
+    """Keep every file out of the user's folders, also in subprocesses."""
+    monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fonts(tmp_path_factory):
+    """Let matplotlib build its list of fonts once for all processes, not in the user's folder."""
+    os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))
+
+
+@pytest.fixture
+def start_cli():
+    """Return a function that starts ``ratchet ARGS`` and returns the process; all of them end with the test."""
+    started = []
+
+    def start(*arguments, **options):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ratchet", *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def cli(start_cli):
+    """Return a function that runs ``ratchet ARGS`` to its end: CompletedProcess with texts."""
+
+    def run(*arguments, timeout=250, **options):
+        process = start_cli(*arguments, **options)
+        out, err = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    return run

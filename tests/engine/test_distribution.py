@@ -1,0 +1,260 @@
+"""The sampling distribution against hand-worked cases, exact frequencies and transformers' own processors."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from ratchet.config import RlSettings
+from ratchet.engine.distribution import (
+    GREEDY,
+    SamplingSettings,
+    draw,
+    sampling_logprobs,
+    scaled_logits,
+    taken_logprobs,
+    truncated,
+)
+
+INF = float("inf")
+# Exact in binary, so that sums at the edge are exact too.
+HALVES = torch.tensor([[0.125, 0.5, 0.25, 0.125]]).log()
+JUST_BELOW_ONE = np.nextafter(np.float32(1), np.float32(0)).item()
+
+
+def kept(logits):
+    return (logits > -INF).tolist()
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "expected"),
+    [
+        (0, 1.0, [True, True, True, True]),
+        (1, 1.0, [False, True, False, False]),
+        (2, 1.0, [False, True, True, False]),
+        (3, 1.0, [True, True, True, True]),  # third and fourth are alike: both stay
+        (4, 1.0, [True, True, True, True]),
+        (99, 1.0, [True, True, True, True]),
+        (0, 1e-9, [False, True, False, False]),  # at least one
+        (0, 0.49, [False, True, False, False]),
+        (0, 0.51, [False, True, True, False]),  # .5 is not yet enough, .75 is
+        (0, 0.74, [False, True, True, False]),
+        (0, 0.76, [True, True, True, False]),  # of two alike the first in the vocabulary
+        (0, 0.88, [True, True, True, True]),
+        # Top-k first: of .5 and .25 the first has 2/3 of what is left, so 0.7 needs both and 0.66 one.
+        (2, 0.7, [False, True, True, False]),
+        (2, 0.66, [False, True, False, False]),
+    ],
+)
+def test_what_is_kept_worked_by_hand(top_k, top_p, expected):
+    assert kept(truncated(HALVES, top_k, top_p)) == [expected]
+
+
+def test_the_nucleus_ends_with_the_token_that_reaches_top_p_exactly():
+    # softmax of these is (.5, .25, .25) without rounding; .5 reaches .5, .5 + .25 reaches .75
+    logits = torch.tensor([[2.0, 1.0, 1.0]], dtype=torch.float64) * np.log(2)
+    probabilities = logits.softmax(-1)
+    assert probabilities.tolist() == [[0.5, 0.25, 0.25]]
+    assert kept(truncated(logits, 0, 0.5)) == [[True, False, False]]
+    assert kept(truncated(logits, 0, 0.75)) == [[True, True, False]]
+
+
+def test_what_stays_is_not_changed():
+    logits = torch.tensor([[3.0, 1.0, 2.0, -5.0], [0.0, 9.0, 1.0, 8.0]])
+    result = truncated(logits, 3, 0.999)
+    assert result[result > -INF].tolist() == logits[result > -INF].tolist()
+    assert truncated(logits, 0, 1.0) is logits
+
+
+def test_rows_do_not_leak_into_one_another():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 30, generator=generator) * 3
+    together = truncated(logits, 9, 0.8)
+    assert torch.equal(together, torch.cat([truncated(row[None], 9, 0.8) for row in logits]))
+
+
+def test_a_drawn_token_stays_whatever_its_rank():
+    result = truncated(HALVES, 1, 0.3, keep=torch.tensor([3]))
+    assert kept(result) == [[False, True, False, True]]
+    assert result[0, 3] == HALVES[0, 3]
+
+
+def test_keeping_a_token_that_stays_anyway_changes_nothing():
+    assert torch.equal(truncated(HALVES, 2, 0.9, keep=torch.tensor([1])), truncated(HALVES, 2, 0.9))
+
+
+# --- log-probabilities -----------------------------------------------------------------------------------------------
+
+
+def test_log_probabilities_worked_by_hand():
+    logits = HALVES + 7.0  # a constant drops out
+    sampled, full = sampling_logprobs(logits, torch.tensor([2]), SamplingSettings(top_k=2))
+    # .25 of everything; of the two that stay 1/3
+    torch.testing.assert_close(full.exp(), torch.tensor([0.25]))
+    torch.testing.assert_close(sampled.exp(), torch.tensor([1 / 3]))
+
+
+def test_temperature_comes_before_truncation():
+    # At T = 0.5 probabilities are squared: 1/64, 16/64, 4/64, 1/64 over 22/64
+    settings = SamplingSettings(temperature=0.5, top_p=0.9)  # 16/22 = .73, 20/22 = .909: two stay; at T = 1 three would
+    sampled, full = sampling_logprobs(HALVES, torch.tensor([2]), settings)
+    torch.testing.assert_close(full.exp(), torch.tensor([4 / 22]))
+    torch.testing.assert_close(sampled.exp(), torch.tensor([4 / 20]))
+
+
+def test_without_truncation_both_are_one():
+    sampled, full = sampling_logprobs(HALVES, torch.tensor([0]), SamplingSettings(temperature=0.7))
+    assert sampled is full
+
+
+def test_a_token_outside_the_nucleus_has_a_finite_log_probability_if_it_was_drawn():
+    sampled, _ = sampling_logprobs(HALVES, torch.tensor([3]), SamplingSettings(top_k=1))
+    torch.testing.assert_close(sampled.exp(), torch.tensor([0.2]))  # .125 of .5 + .125
+
+
+def test_greedy_leaves_the_other_settings_unused():
+    odd = SamplingSettings(temperature=0.3, top_k=1, top_p=0.1, greedy=True)
+    assert not odd.truncates
+    assert [t.tolist() for t in sampling_logprobs(HALVES, torch.tensor([2]), odd)] == [
+        t.tolist() for t in sampling_logprobs(HALVES, torch.tensor([2]), GREEDY)
+    ]
+
+
+def test_taken_logprobs_are_log_softmax_with_its_gradient():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 11, generator=generator, dtype=torch.float64, requires_grad=True)
+    tokens = torch.tensor([0, 10, 3, 3, 7])
+    ours = taken_logprobs(logits, tokens)
+    plain = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+    torch.testing.assert_close(ours, plain, atol=1e-12, rtol=0)
+    weights = torch.arange(1.0, 6, dtype=torch.float64)
+    (own,) = torch.autograd.grad((ours * weights).sum(), logits)
+    (theirs,) = torch.autograd.grad((plain * weights).sum(), logits)
+    torch.testing.assert_close(own, theirs, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "result"),
+    [(torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float64, torch.float64)],
+)
+def test_half_precision_is_widened_before_anything_is_computed(given, result):
+    for temperature in (1.0, 0.5):
+        assert scaled_logits(torch.ones(1, 3, dtype=given), temperature).dtype == result
+
+
+def test_settings_of_a_run_are_taken_over():
+    assert SamplingSettings.of(RlSettings(temperature=0.6, top_p=0.9, top_k=20)) == SamplingSettings(0.6, 0.9, 20)
+    assert [
+        SamplingSettings(top_p=0.9).truncates,
+        SamplingSettings(top_k=1).truncates,
+        SamplingSettings().truncates,
+    ] == [
+        True,
+        True,
+        False,
+    ]
+
+
+# --- agreement with transformers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+@pytest.mark.parametrize("top_k", [0, 1, 5, 20, 49])
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.9, 0.3])
+def test_the_same_tokens_stay_as_in_transformers_where_nothing_is_tied(temperature, top_k, top_p):
+    # Where tokens are tied at the edge of the nucleus, transformers keeps the later ones of the vocabulary and we the
+    # earlier ones; random logits are never tied.
+    logits = torch.randn(40, 50, generator=torch.Generator().manual_seed(1)) * 3
+    theirs = TemperatureLogitsWarper(temperature)(None, logits.clone()) if temperature != 1 else logits
+    theirs = TopKLogitsWarper(top_k)(None, theirs) if top_k else theirs
+    theirs = TopPLogitsWarper(top_p)(None, theirs) if top_p < 1 else theirs
+    torch.testing.assert_close(truncated(scaled_logits(logits, temperature), top_k, top_p), theirs, atol=0, rtol=0)
+
+
+def test_ties_at_the_edge_of_top_k_all_stay_as_in_transformers():
+    logits = torch.tensor([[1.0, 2.0, 1.0, 1.0, 0.0]])
+    assert kept(truncated(logits, 2, 1.0)) == kept(TopKLogitsWarper(2)(None, logits)) == [[True] * 4 + [False]]
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_drawn_where_its_share_of_the_unit_interval_lies():
+    # shares in order of the vocabulary: [0, .125) [.125, .625) [.625, .875) [.875, 1)
+    uniform = torch.tensor([0.0, 0.124, 0.126, 0.624, 0.626, 0.874, 0.876, JUST_BELOW_ONE])
+    drawn = draw(HALVES.expand(8, -1), uniform, SamplingSettings())
+    assert drawn.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_evenly_spread_numbers_give_exactly_the_probabilities():
+    settings = SamplingSettings(temperature=0.5)  # 1/22, 16/22, 4/22, 1/22
+    uniform = (torch.arange(2200) + 0.5) / 2200
+    drawn = draw(HALVES.expand(2200, -1), uniform, settings)
+    assert torch.bincount(drawn, minlength=4).tolist() == [100, 1600, 400, 100]
+
+
+@pytest.mark.parametrize("settings", [SamplingSettings(top_k=2), SamplingSettings(top_p=0.7)])
+def test_evenly_spread_numbers_never_draw_what_was_left_out(settings):
+    drawn = draw(HALVES.expand(300, -1), (torch.arange(300) + 0.5) / 300, settings)
+    assert torch.bincount(drawn, minlength=4).tolist() == [0, 200, 100, 0]
+
+
+@pytest.mark.parametrize("uniform", [0.0, JUST_BELOW_ONE])
+@pytest.mark.parametrize("impossible", [[0], [3], [0, 3], [1, 2], [0, 1, 2], [1, 2, 3]])
+def test_a_token_of_probability_zero_is_never_drawn_at_the_edges(uniform, impossible):
+    logits = torch.zeros(1, 4)
+    logits[:, impossible] = -INF
+    assert draw(logits, torch.tensor([uniform]), SamplingSettings()).item() not in impossible
+
+
+def test_a_token_too_unlikely_for_float32_is_never_drawn_at_the_edges():
+    logits = torch.tensor([[-200.0, 0.0, 0.0, -200.0]])
+    for uniform in (0.0, JUST_BELOW_ONE):
+        assert draw(logits, torch.tensor([uniform]), SamplingSettings()).item() in (1, 2)
+
+
+def test_a_uniform_number_in_double_precision_may_round_up_to_one():
+    uniform = torch.tensor([1 - 1e-12], dtype=torch.float64)
+    assert draw(torch.zeros(1, 3), uniform, SamplingSettings()).item() == 2
+
+
+def test_greedy_takes_the_likeliest_and_of_equals_the_first():
+    logits = torch.tensor([[0.0, 2.0, 2.0], [5.0, 1.0, 4.0]])
+    assert draw(logits, None, GREEDY).tolist() == [1, 0]
+    assert draw(logits, torch.tensor([0.99, 0.99]), GREEDY).tolist() == [1, 0]
+
+
+FEW = st.lists(st.floats(-30, 30), min_size=2, max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(FEW, st.integers(0, 14), st.floats(0.01, 1), st.floats(0.1, 5), st.floats(0, 1, exclude_max=True, width=32))
+def test_what_is_drawn_was_possible_and_has_the_log_probability_it_was_drawn_with(values, top_k, top_p, temperature, u):
+    own = SamplingSettings(temperature, top_p, top_k)
+    logits = torch.tensor([values], dtype=torch.float32)
+    token = draw(logits, torch.tensor([u]), own)
+    allowed = truncated(scaled_logits(logits, temperature), top_k, top_p)
+    assert allowed[0, token] > -INF
+    sampled, full = sampling_logprobs(logits, token, own)
+    torch.testing.assert_close(sampled, allowed.log_softmax(-1)[0, token], atol=1e-5, rtol=1e-5)
+    assert full <= sampled + 1e-5
+    assert sampled <= 1e-6
+
+
+@settings(max_examples=200, deadline=None)
+@given(FEW, st.integers(1, 14), st.floats(0.01, 0.99))
+def test_the_kept_tokens_are_the_smallest_likeliest_set_that_reaches_top_p(values, top_k, top_p):
+    logits = torch.tensor([values], dtype=torch.float64)
+    is_kept = truncated(logits, top_k, top_p)[0] > -INF
+    order = logits[0].argsort(descending=True, stable=True)
+    number = int(is_kept.sum())
+    assert number >= 1
+    assert set(order[:number].tolist()) == set(is_kept.nonzero()[:, 0].tolist())
+    among = truncated(logits, top_k, 1.0).softmax(-1)[0][order]
+    assert among[:number].sum() >= top_p - 1e-9
+    assert number == 1 or among[: number - 1].sum() < top_p + 1e-9

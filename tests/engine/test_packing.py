@@ -1,0 +1,125 @@
+"""Packed rows: what is in them, worked by hand, and that a budget only moves answers between rows."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratchet.engine.packing import PackedAnswer, pack
+
+CPU = torch.device("cpu")
+# Prompt (1, 2, 3) with two answers, prompt (4, 5) with one of a single token.
+ANSWERS = [
+    PackedAnswer((1, 2, 3), (10, 11, 12), 7),
+    PackedAnswer((1, 2, 3), (20, 21), 8),
+    PackedAnswer((4, 5), (30,), 9),
+]
+
+
+def test_a_row_worked_by_hand():
+    (row,) = pack(ANSWERS, 100, device=CPU, plain=False)
+    # The last token of each answer predicts nothing, so it is a target alone.
+    assert row.input_ids.tolist() == [1, 2, 3, 10, 11, 20, 4, 5]
+    assert row.position_ids.tolist() == [0, 1, 2, 3, 4, 3, 0, 1]
+    assert row.groups.tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert row.segments.tolist() == [0, 0, 0, 1, 1, 2, 0, 0]
+    assert row.sources.tolist() == [2, 3, 4, 2, 5, 7]
+    assert row.targets.tolist() == [10, 11, 12, 20, 21, 30]
+    assert row.answer_index.tolist() == [0, 0, 0, 1, 1, 2]
+    assert row.numbers == (7, 8, 9)
+    assert not row.is_plain
+
+
+def test_a_token_sees_its_prompt_and_its_own_answer_so_far():
+    (row,) = pack(ANSWERS, 100, device=CPU, plain=False)
+    mask = row.attention_mask(torch.float32)
+    assert mask.shape == (1, 1, 8, 8)
+    assert (mask[0, 0] == 0).int().tolist() == [
+        #    1  2  3 10 11 20  4  5
+        [1, 0, 0, 0, 0, 0, 0, 0],  # 1
+        [1, 1, 0, 0, 0, 0, 0, 0],  # 2
+        [1, 1, 1, 0, 0, 0, 0, 0],  # 3
+        [1, 1, 1, 1, 0, 0, 0, 0],  # 10
+        [1, 1, 1, 1, 1, 0, 0, 0],  # 11
+        [1, 1, 1, 0, 0, 1, 0, 0],  # 20, in the second answer
+        [0, 0, 0, 0, 0, 0, 1, 0],  # 4, the next prompt
+        [0, 0, 0, 0, 0, 0, 1, 1],  # 5
+    ]
+    assert mask.min() == torch.finfo(torch.float32).min
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_mask_is_of_the_models_dtype_and_finite_in_it(dtype):
+    (row,) = pack(ANSWERS, 100, device=CPU, plain=False)
+    mask = row.attention_mask(dtype)
+    assert mask.dtype == dtype
+    assert mask.isfinite().all()
+
+
+def test_plain_rows_hold_one_answer_each():
+    rows = pack(ANSWERS, 100, device=CPU, plain=True)
+    assert [row.input_ids.tolist() for row in rows] == [[1, 2, 3, 10, 11], [1, 2, 3, 20], [4, 5]]
+    assert [row.sources.tolist() for row in rows] == [[2, 3, 4], [2, 3], [1]]
+    assert [row.answer_index.tolist() for row in rows] == [[0, 0, 0], [0, 0], [0]]
+    assert all(row.is_plain for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("budget", "numbers"),
+    [
+        (11, [(7, 8, 9)]),  # 3 + 3 + 2, then 2 + 1
+        (10, [(7, 8), (9,)]),
+        (8, [(7, 8), (9,)]),
+        (7, [(7,), (8,), (9,)]),  # alone the second answer brings its prompt along: 3 + 2, so 2 + 1 is too much
+        (5, [(7,), (8,), (9,)]),  # the first alone is longer than this
+        (1, [(7,), (8,), (9,)]),
+    ],
+)
+def test_rows_are_filled_up_to_the_budget_in_order(budget, numbers):
+    assert [row.numbers for row in pack(ANSWERS, budget, device=CPU, plain=False)] == numbers
+
+
+def test_each_row_has_the_whole_budget_anew():
+    # 3 + 5 + 5 = 13 twice
+    answers = [PackedAnswer((1, 2, 3), (7,) * 5, number) for number in range(4)]
+    assert [row.numbers for row in pack(answers, 13, device=CPU, plain=False)] == [(0, 1), (2, 3)]
+
+
+def test_the_same_prompt_after_another_one_is_a_group_of_its_own():
+    back = [*ANSWERS, PackedAnswer((1, 2, 3), (40, 41), 10)]
+    (row,) = pack(back, 100, device=CPU, plain=False)
+    assert row.groups.tolist() == [0] * 6 + [1] * 2 + [2] * 4
+    assert row.segments.tolist() == [0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 0, 1]
+    assert row.sources.tolist()[-2:] == [10, 11]
+
+
+def test_nothing_to_pack_is_no_row():
+    assert pack([], 100, device=CPU, plain=False) == []
+
+
+IDS = st.lists(st.integers(0, 9), min_size=1, max_size=6).map(tuple)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([(1, 2), (3,), (4, 5, 6, 7)]), IDS), max_size=12),
+    st.integers(1, 60),
+    st.booleans(),
+)
+def test_every_answer_token_is_a_target_once_and_follows_its_source(pairs, budget, plain):
+    answers = [PackedAnswer(prompt, ids, number) for number, (prompt, ids) in enumerate(pairs)]
+    rows = pack(answers, budget, device=CPU, plain=plain)
+    assert [number for row in rows for number in row.numbers] == list(range(len(answers)))
+    for row in rows:
+        length = len(row.input_ids)
+        assert length <= budget or len(row.numbers) == 1
+        visible = row.attention_mask(torch.float32)[0, 0] == 0
+        for index, number in enumerate(row.numbers):
+            own = (row.answer_index == index).nonzero()[:, 0]
+            assert tuple(row.targets[own].tolist()) == answers[number].token_ids
+            whole = answers[number].prompt_token_ids + answers[number].token_ids
+            for place, source in enumerate(row.sources[own].tolist()):
+                # What the source may look at is the prompt and the answer so far, in order, at their own positions.
+                seen = visible[source].nonzero()[:, 0]
+                end = len(answers[number].prompt_token_ids) + place
+                assert tuple(row.input_ids[seen].tolist()) == whole[:end]
+                assert row.position_ids[seen].tolist() == list(range(end))

