@@ -9,7 +9,7 @@ something to select: it knows its sums and products, but solves most problems in
     guesses   gives a number without steps                           48
 
 Problems whose second sum is small are mostly solved the right way and the others mostly a wrong way, which is why its
-greedy accuracy is neither 0 nor 1. The problems it is taught on are in none of the three splits that the default settings make.
+greedy accuracy is neither 0 nor 1. No problem it is taught on is in one of the three splits of the default settings.
 """
 
 import hashlib

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import ratchet  # noqa: F401 - before any test imports torch: it sets how OpenMP waits
+
 # Read by libraries when they are imported, which is before any fixture runs; subprocesses inherit it. Models this small
 # gain nothing from a second thread, and on a busy machine two threads that wait for each other take ten times longer.
 os.environ.update(

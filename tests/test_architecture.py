@@ -1,6 +1,7 @@
 """Imports point one way, and starting up loads nothing heavy."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +74,20 @@ def test_starting_up_loads_neither_torch_nor_a_web_framework(code):
 
 def test_every_public_name_of_the_package_can_be_had():
     assert {name for name in ratchet.__all__ if getattr(ratchet, name)} == set(ratchet.__all__)
+
+
+@pytest.mark.parametrize("first", ["ratchet.worker", "ratchet.engine.policy"])
+def test_openmp_is_told_to_wait_passively_before_torch_loads(first):
+    # libgomp reads the variable when it is loaded, so a check of os.environ alone would come too late to matter.
+    code = (
+        "import sys, os, importlib.abc\n"
+        "class Spy(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch':\n"
+        "            print('policy', os.environ.get('OMP_WAIT_POLICY'))\n"
+        "            sys.meta_path.remove(self)\n"
+        f"sys.meta_path.insert(0, Spy())\nimport {first}"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.splitlines() == ["policy PASSIVE"]

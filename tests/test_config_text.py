@@ -151,6 +151,12 @@ def test_what_is_wrong_is_said_with_label_value_and_limit(settings, sentence):
     assert "Input should be" not in message
 
 
+def test_of_a_value_that_may_be_a_number_or_a_list_only_what_was_meant_is_found_wrong():
+    assert refusal({"prompt": {"worked_examples": [{"user": "a"}]}}) == (
+        "Worked examples (prompt.worked_examples), entry 1, assistant is missing. Give it a value."
+    )
+
+
 def test_every_wrong_setting_is_named_once():
     message = refusal({"rl": {"rounds": 0, "answers_per_prompt": 1}, "seed": -1})
     assert [message.count(label) for label in ("Rounds (", "Answers per prompt (", "Seed (")] == [1, 1, 1]

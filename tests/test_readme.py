@@ -25,7 +25,9 @@ def test_the_settings_file_trains(tmp_path, cli):
 
 
 def test_the_python_example_trains(tmp_path, monkeypatch):
-    (tmp_path / "run.yaml").write_text(block("yaml").replace("rounds: 4", "rounds: 1").replace("heldout: 128", "heldout: 8"))
+    (tmp_path / "run.yaml").write_text(
+        block("yaml").replace("rounds: 4", "rounds: 1").replace("heldout: 128", "heldout: 8")
+    )
     monkeypatch.chdir(tmp_path)
     code = compile(block("python"), "README.md", "exec")
     exec(code, {"__name__": "readme"})  # the function's source is not a file: its hash is that of nothing

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -491,7 +492,7 @@ print(result.model_dump_json())
 
 def test_files_that_may_not_grow_end_a_run_like_a_full_disk(tmp_path):
     folder = RunFolder.create(small(), tmp_path / "run")
-    command = [os.sys.executable, "-W", "error", "-c", LIMITED, str(folder.path)]
+    command = [sys.executable, "-W", "error", "-c", LIMITED, str(folder.path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["status"], result["ending"], result["rounds_done"]) == ("stopped_early", "disk_full", 1)
@@ -536,35 +537,18 @@ def uninterrupted(tmp_path_factory):
     """The run that the killed ones must equal, made by a process like theirs."""
     home = tmp_path_factory.mktemp("uninterrupted")
     environment = {**os.environ, "RATCHET_HOME": str(home / "home")}
-    command = [os.sys.executable, "-m", "ratchet", "train", *flags(rounds=5), "--out", home / "run"]
+    command = [sys.executable, "-m", "ratchet", "train", *flags(rounds=5), "--out", home / "run"]
     subprocess.run(command, env=environment, check=True, capture_output=True)
     return RunFolder(home / "run")
 
 
-@pytest.mark.slow
-def test_a_second_interrupt_exits_130_and_the_run_resumes_to_the_same_result(start_cli, cli, uninterrupted, tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    process = start_train(start_cli, folder.path, rounds=5)
-    wait_for(has_round(folder, 1), process)
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.01)
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.01)
-    process.communicate()
-    assert process.returncode == 130
-    assert cli("resume", folder.path).returncode == 0
-    assert_same_run(folder, uninterrupted)
-
-
-# Ends the process for real just before a call that touches the disk: the call's name, part of its argument, and how
-# many such calls are let through.
+# Signals the process just before a call that touches the disk: the call's name, part of its argument, how many such
+# calls are let through, and the signals.
 KILLER = """
 import os, signal, sys
 from pathlib import Path
 
-name, part, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+name, part, left, numbers = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].split(",")
 owner = Path if name == "rename" else os
 original = getattr(owner, name)
 
@@ -572,12 +556,13 @@ def call(*arguments, **keywords):
     global left
     if part in " ".join(map(str, arguments)):
         if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            for number in numbers:
+                os.kill(os.getpid(), int(number))
         left -= 1
     return original(*arguments, **keywords)
 
 setattr(owner, name, call)
-sys.argv = ["ratchet", *sys.argv[4:]]
+sys.argv = ["ratchet", *sys.argv[5:]]
 from ratchet.cli import main
 main()
 """
@@ -592,18 +577,25 @@ MOMENTS = {
 }
 
 
-def killed_at_call(moment, folder):
-    name, part, left = MOMENTS[moment]
-    command = [os.sys.executable, "-c", KILLER, name, part, str(left), "train", *flags(rounds=5), "--out", folder.path]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=250)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+def signalled_at_call(name, part, left, signals, folder):
+    """Train until a call is about to be made and send the process these signals there; return its exit status."""
+    moment = [name, part, str(left), ",".join(str(int(number)) for number in signals)]
+    command = [sys.executable, "-c", KILLER, *moment, "train", *flags(rounds=5), "--out", str(folder.path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=250).returncode
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_run_killed_at_a_write_resumes_to_the_same_result(moment, cli, uninterrupted, tmp_path):
     folder = RunFolder(tmp_path / "run")
-    killed_at_call(moment, folder)
+    assert signalled_at_call(*MOMENTS[moment], [signal.SIGKILL], folder) == -signal.SIGKILL
+    resume_to_the_end(folder, cli, uninterrupted)
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_exits_130_and_the_run_resumes_to_the_same_result(cli, uninterrupted, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    assert signalled_at_call("replace", "round-002", 0, [signal.SIGINT, signal.SIGINT], folder) == 130
     resume_to_the_end(folder, cli, uninterrupted)
 
 
@@ -616,14 +608,15 @@ def resume_to_the_end(folder, cli, uninterrupted):
     assert_same_run(folder, uninterrupted)
 
 
-# How far a run has come, and how much longer it is left alone: between two events it samples, updates or validates.
+# How far a run has come, and which share of a round it is left alone for: meanwhile it samples, updates or validates.
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "share"), [(0, 0.3), (1, 0.15), (1, 0.5), (1, 0.85), (2, 0.4), (3, 0.7)])
 def test_a_run_killed_at_some_time_resumes_to_the_same_result(number, share, start_cli, cli, uninterrupted, tmp_path):
     folder = RunFolder(tmp_path / "run")
     process = start_train(start_cli, folder.path, rounds=5)
     wait_for(has_round(folder, number), process)
-    time.sleep(share * records(uninterrupted)[1]["seconds"]["total"])
+    time.sleep(share * records(folder)[-1]["seconds"]["total"])
+    assert process.poll() is None
     process.kill()
     process.communicate()
     resume_to_the_end(folder, cli, uninterrupted)

@@ -35,7 +35,7 @@ from ratchet.engine.logprobs import can_pack
 from ratchet.engine.memory import Budgets, fitted_budgets
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy, load_policy
-from ratchet.engine.prepare import Prepared, prepare
+from ratchet.engine.prepare import Prepared, advice_on_rate, prepare
 from ratchet.engine.rounds import Engine, StopReason, Task, When, number_of_rounds, train
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
@@ -195,7 +195,8 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
         )
         task = Task(stream, {e.prompt.id: e for e in prepared.train}, prepared.validation, grader)
         resumed = _resumed(session, engine, stream)
-        for note in prepared.notes:
+        advice = advice_on_rate(config, sum(weight.numel() for weight in engine.policy.model.parameters()))
+        for note in (*prepared.notes, *filter(None, [advice])):
             session.event("note", text=note)
         if resumed is None:
             with session.phase("scoring the held-out problems"):

@@ -50,6 +50,12 @@ def test_a_round_starts_only_if_a_quarter_more_than_the_slowest_fits_with_its_ma
     assert not budget.is_over
 
 
+def test_a_run_is_over_at_the_very_second_it_stops(clock):
+    budget = TimeBudget(300.0, clock)
+    clock.seconds += 285.0
+    assert budget.is_over
+
+
 def test_the_last_start_of_a_five_minute_run_is_at_225_seconds(clock):
     budget = TimeBudget(300.0, clock, slowest_round=40.0)
     clock.seconds += 225.0

@@ -59,6 +59,13 @@ def test_without_a_template_a_beginning_is_written_if_the_tokenizer_writes_one()
     assert ids[1:] == chat_of(None).encode([USER])
 
 
+def test_a_template_writes_the_beginning_itself_even_if_the_tokenizer_would():
+    tokenizer = character_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", BOS)])
+    tokenizer.chat_template = "<bos>" + TURNS
+    assert Chat(tokenizer, frozenset({EOS}), {}).encode([USER]).count(BOS) == 1
+
+
 def test_a_template_that_refuses_the_system_role_finds_it_in_the_first_user_turn():
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TURNS + OPEN
     assert text_of(chat_of(refusing), SYSTEM, USER, ASSISTANT, USER) == (
@@ -136,7 +143,7 @@ def test_padding_that_is_missing_or_the_end_token_is_no_trouble(pad):
 
 
 def test_spaces_of_an_answer_are_left_alone():
-    chat = chat_of(TURNS)
+    chat = chat_of(TURNS, clean_up_tokenization_spaces=True)
     text = "a , b . c 's\n d"
     assert chat.decode(chat.tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 

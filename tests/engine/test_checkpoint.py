@@ -151,6 +151,10 @@ def spoiled_record(content):
     return content.replace(b'\\"best_accuracy\\": 0.3', b'\\"best_accuracy\\": 0.8')
 
 
+def spoiled_name(content):
+    return content.replace(b'"optimizer.exp_avg.base', b'"optimizer.exp_avg.bade', 1)
+
+
 def spoiled_number(content):
     """Flip a bit in the middle of the last tensor."""
     return content[:-9] + bytes([content[-9] ^ 64]) + content[-8:]
@@ -158,7 +162,7 @@ def spoiled_number(content):
 
 @pytest.mark.parametrize(
     "damage",
-    [cut, cut_header, empty, other_file, spoiled_header, spoiled_json, spoiled_record, spoiled_number],
+    [cut, cut_header, empty, other_file, spoiled_header, spoiled_json, spoiled_record, spoiled_name, spoiled_number],
     ids=lambda f: f.__name__,
 )
 def test_a_damaged_file_is_refused_in_words(stored, damage):

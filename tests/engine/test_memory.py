@@ -28,7 +28,7 @@ def test_budgets_have_a_least_and_a_most(monkeypatch, free, expected):
 
 def test_without_a_gpu_free_memory_changes_nothing(monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda _: 1 / 0)
-    assert fitted_budgets(tiny_model().config, CPU, torch.float32) == Budgets(1024, 1 << 20)
+    assert fitted_budgets(tiny_model().config, CPU, torch.float32) == Budgets(512, 1 << 20)
 
 
 def test_a_small_machine_gives_a_quarter_of_its_memory(monkeypatch):

@@ -15,7 +15,13 @@ from ratchet.config import LoraSettings, RunConfig
 from ratchet.engine import model_files
 from ratchet.engine import policy as policy_module
 from ratchet.engine.model_files import locate, model_config
-from ratchet.engine.policy import adapter_checksum, chosen_device, load_chat, load_policy
+from ratchet.engine.policy import (
+    adapter_checksum,
+    chosen_device,
+    load_chat,
+    load_policy,
+    refuse_mixture_of_experts,
+)
 from ratchet.errors import InvalidSetting, ModelUnavailable, OutOfMemory
 
 from .models import ARCHITECTURES, EOS, TURN, character_tokenizer, random_ids, tiny_model, tiny_policy
@@ -416,3 +422,16 @@ def test_auto_takes_the_first_gpu_there_is_and_else_the_cpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
         assert chosen_device("auto") == torch.device(expected)
+
+
+@pytest.mark.parametrize("name", ["num_local_experts", "num_experts", "n_routed_experts"])
+def test_a_mixture_of_experts_is_trained_with_gspo_alone(name):
+    config = transformers.LlamaConfig(**{name: 8})
+    refuse_mixture_of_experts(config, "gspo")
+    with pytest.raises(InvalidSetting, match=r"Loss is grpo.*mixture of 8 experts.*Choose gspo"):
+        refuse_mixture_of_experts(config, "grpo")
+
+
+def test_a_dense_model_is_trained_with_any_loss():
+    refuse_mixture_of_experts(transformers.LlamaConfig(), "grpo")
+    refuse_mixture_of_experts(transformers.LlamaConfig(num_experts=1), "dapo")

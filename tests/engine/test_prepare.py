@@ -1,12 +1,13 @@
 """The checks before any weights load: every refusal names rows by number and never their content."""
 
 import json
+import re
 
 import pytest
 
 from ratchet.config import RunConfig
 from ratchet.config_text import build
-from ratchet.engine.prepare import prepare
+from ratchet.engine.prepare import advice_on_rate, prepare
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 
 POISON = "zyzzyva"
@@ -144,3 +145,19 @@ def test_fewer_prompts_than_a_round_asks_for_is_said(tmp_path):
 def test_the_highest_reachable_reward_is_said_where_there_is_a_bonus(tmp_path):
     assert "a right answer without it earns 0.91" in notes_of(tmp_path)
     assert "reachable" not in notes_of(tmp_path, reward={"format_bonus": "off"})
+
+
+@pytest.mark.parametrize(
+    ("rate", "parameters", "words"),
+    [
+        (5e-6, 135_000_000, "5e-06.*135 million.*hardly move"),
+        (5e-3, 135_000_000, "0.005.*may collapse"),
+    ],
+)
+def test_an_unusual_rate_for_a_large_model_is_remarked_on(rate, parameters, words):
+    assert re.search(words, advice_on_rate(RunConfig(learning_rate=rate), parameters))
+
+
+@pytest.mark.parametrize(("rate", "parameters"), [(2e-5, 135_000_000), (1e-3, 7_000_000_000), (5e-3, 900_000)])
+def test_a_usual_rate_is_not(rate, parameters):
+    assert advice_on_rate(RunConfig(learning_rate=rate), parameters) is None

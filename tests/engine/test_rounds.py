@@ -202,6 +202,17 @@ def test_two_steps_in_a_row_that_are_not_finite_end_the_run_also_across_rounds()
     assert_same_state(rounds.states[0], rounds.states[1])
 
 
+def test_a_resumed_run_remembers_that_its_last_step_was_not_finite():
+    first = Rounds(training=[MIXED], validation=accuracies(2), rounds=1)
+    first.policy.model.register_forward_hook(spoil)
+    first.run()
+    second = Rounds(training=[MIXED], validation=accuracies(2), rounds=5)
+    second.policy.model.register_forward_hook(spoil)
+    with pytest.raises(NotFinite):
+        second.run(resumed=first.last)
+    assert second.records == []
+
+
 def spoil(module, args, output):
     output.logits = output.logits * float("nan")
 

@@ -288,6 +288,17 @@ def test_giving_up_leaves_the_weights_bit_for_bit(checks):
     assert_untouched(policy, before)
 
 
+def test_giving_up_comes_before_the_prompts_are_computed(monkeypatch):
+    policy = tiny_policy()
+    monkeypatch.setattr(policy.model, "forward", lambda **_: pytest.fail("computed"))
+
+    def check():
+        raise Interrupted("enough")
+
+    with pytest.raises(Interrupted):
+        sampled(policy, requests_of(2), SAMPLING[0], check=check)
+
+
 @pytest.mark.parametrize("how", ["closed", "forgotten"])
 def test_a_stream_that_is_not_read_to_its_end_leaves_the_weights_bit_for_bit(how):
     policy = tiny_policy(end_ids=END_IDS)

@@ -54,7 +54,7 @@ def packed(progress: Progress, policy: Policy, optimizer: torch.optim.AdamW, act
     tensors |= {f"best.{name}": tensor for name, tensor in progress.best_state.items()}
     for name, weight in policy.named_parameters():
         for key, value in optimizer.state.get(weight, {}).items():
-            tensors[f"optimizer.{key}.{name}"] = value.detach().to("cpu", copy=True).contiguous()
+            tensors[f"optimizer.{key}.{name}"] = value.cpu()
     header = {
         "version": _VERSION,
         "records": [record.model_dump() for record in progress.records],

@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.utils.logging import disable_progress_bar
 
-from ratchet.config import LoraSettings, RunConfig
+from ratchet.config import LoraSettings, Loss, RunConfig
 from ratchet.engine.chat import Chat
 from ratchet.engine.memory import is_out_of_memory, out_of_memory_as
 from ratchet.engine.model_files import SMOLLM2, ModelFiles, locate, model_config, smollm2
@@ -38,6 +38,8 @@ ADAPTER = "default"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 # What the sampler knows how to copy from a prompt to its answers. A type that inherits from these may keep more.
 _CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
+
+_VISION_MODEL = "{} is a vision model. Ratchet trains text models: choose a text model."
 
 
 @dataclass
@@ -153,7 +155,7 @@ def load_chat(config: RunConfig) -> tuple[Chat, ModelFiles]:
         files = _converted_smollm2(files)
     model_settings = model_config(files)
     if "vision_config" in model_settings:
-        raise ModelUnavailable(f"{files.name} is a vision model. Ratchet trains text models: choose a text model.")
+        raise ModelUnavailable(_VISION_MODEL.format(files.name))
     keywords = _load_keywords(files, config)
     with _unavailable(files):
         tokenizer = AutoTokenizer.from_pretrained(files.source, **keywords)
@@ -171,6 +173,7 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
 
     Raises:
         ModelUnavailable: the weights cannot be read or are of a kind that cannot be trained here.
+        InvalidSetting: the loss does not go with the model.
         OutOfMemory: they do not fit.
     """
     device = chosen_device(config.device)
@@ -180,6 +183,9 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
         keywords["quantization_config"] = GgufConfig(dequantize=True)
     with out_of_memory_as("loading"), _unavailable(files):
         model = AutoModelForCausalLM.from_pretrained(files.source, dtype=dtype, **keywords)
+    if getattr(model.config, "vision_config", None) is not None:  # of a hub id, whose configuration came with it
+        raise ModelUnavailable(_VISION_MODEL.format(files.name))
+    refuse_mixture_of_experts(model.config, config.rl.loss)
     if any(type(layer) not in _CACHE_LAYERS for layer in DynamicCache(config=model.config).layers):
         raise ModelUnavailable(
             f"{files.name} keeps more than keys and values between tokens (a recurrent state), which several answers "
@@ -190,6 +196,25 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
         peft_model = with_new_adapter(model, config.lora, config.seed).to(device)
     peft_model.eval()
     return Policy(peft_model, chat, device, files, identity)
+
+
+def refuse_mixture_of_experts(model_config: Any, loss: Loss) -> None:
+    """Refuse losses with a ratio per token for a mixture-of-experts model.
+
+    Its experts change with the smallest update, which blows such ratios up (Zheng et al. 2025, arXiv:2507.18071,
+    section 5.3); gspo's ratio per answer was made for them.
+
+    Raises:
+        InvalidSetting: the model is one and the loss is not gspo.
+    """
+    text = model_config.get_text_config(decoder=True)
+    experts = max(getattr(text, name, None) or 0 for name in ("num_local_experts", "num_experts", "n_routed_experts"))
+    if experts > 1 and loss != "gspo":
+        raise InvalidSetting(
+            f"Loss is {loss}, but the base model is a mixture of {experts} experts, for which ratios per token are "
+            "unstable. Choose gspo. Training such models is little proven.",
+            field="rl.loss",
+        )
 
 
 def with_new_adapter(model: Any, lora: LoraSettings, seed: int) -> PeftModel:

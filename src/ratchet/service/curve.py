@@ -35,15 +35,14 @@ def draw_curve(summary: RunSummary, path: Path) -> Path:
         label=f"validation accuracy ({records[0].validation.prompts} prompts, greedy)",
     )
     best = records[records[-1].best_round]
-    axes.plot(best.round, best.validation.accuracy, "o", color="#1f5fa8", markersize=10, fillstyle="none")
-    axes.annotate(
-        f"kept: round {best.round}, {best.validation.accuracy:.1%}",
-        (best.round, best.validation.accuracy),
-        # Away from the line, which comes from the left, and inside the picture.
-        xytext=(10, -20) if best.round < records[-1].round or best.round == 0 else (-6, -22),
-        textcoords="offset points",
-        ha="left" if best.round < records[-1].round or best.round == 0 else "right",
-        fontsize=9,
+    axes.plot(
+        best.round,
+        best.validation.accuracy,
+        "o",
+        color="#1f5fa8",
+        markersize=11,
+        fillstyle="none",
+        label=f"kept: round {best.round}, {best.validation.accuracy:.1%}",
     )
     if summary.heldout_before is not None and summary.heldout_after is not None:
         ends = [records[0].round, best.round]
