@@ -13,7 +13,7 @@ import ratchet
 ROOT = Path(ratchet.__file__).parent
 # A layer may import itself and any layer listed before it.
 LAYERS = [
-    ["errors", "config", "config_text", "records", "journal"],  # plain data: no torch, no sockets
+    ["errors", "config", "config_text", "records", "journal", "round_lines"],  # plain data: no torch, no sockets
     ["datasets"],
     ["verifiers"],
     ["engine"],  # torch, transformers and PEFT: here and nowhere else

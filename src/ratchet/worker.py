@@ -6,7 +6,6 @@ It takes no decision about learning (``engine/rounds.py``) and knows no database
 """
 
 import hashlib
-import json
 import logging
 import signal
 import sys
@@ -35,7 +34,7 @@ from ratchet.engine.logprobs import can_pack
 from ratchet.engine.memory import Budgets, fitted_budgets
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy, load_policy
-from ratchet.engine.prepare import Prepared, advice_on_rate, prepare
+from ratchet.engine.prepare import Prepared, advice_on_rate, data_hash, highest_reward, prepare
 from ratchet.engine.rounds import Engine, StopReason, Task, When, number_of_rounds, train
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
@@ -52,6 +51,7 @@ from ratchet.errors import (
 )
 from ratchet.journal import RunFolder, write_atomically
 from ratchet.records import Ending, Group, Rollout, RoundRecord, RunResult, RunStatus, Validation
+from ratchet.round_lines import log_line, rollout_row
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +253,7 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
         fixed: dict[str, Any] = record["fixed"]
         for what, was, now in (
             ("base model", fixed["model_identity"], policy.identity),
-            ("data", fixed["data_hash"], _data_hash(prepared)),
+            ("data", fixed["data_hash"], data_hash(prepared)),
             ("device", fixed["device"], policy.device.type),
         ):
             if was != now:
@@ -264,7 +264,7 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
     fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype)
     fixed = {
         "model_identity": policy.identity,
-        "data_hash": _data_hash(prepared),
+        "data_hash": data_hash(prepared),
         "device": policy.device.type,
         "dtype": str(policy.model.dtype).removeprefix("torch."),
         "attention": policy.model.config._attn_implementation,
@@ -278,14 +278,6 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
     }
     folder.write_run({**record, "fixed": fixed})
     return fixed
-
-
-def _data_hash(prepared: Prepared) -> str:
-    """Return a hash over every prompt's tokens and ground truth: rows edited meanwhile would change the result."""
-    digest = hashlib.sha256()
-    for encoded in (*prepared.train, *prepared.validation, *prepared.heldout):
-        digest.update(json.dumps([encoded.prompt.id, encoded.token_ids, encoded.prompt.ground_truth]).encode())
-    return f"sha256:{digest.hexdigest()}"
 
 
 def _trial_answers(prepared: Prepared) -> list[PackedAnswer]:
@@ -418,7 +410,7 @@ def _close(session: _Session, prepared: Prepared, ending: Ending, message: str) 
         best_accuracy=records[-1].best_accuracy if records else None,
         heldout_before=session.heldout_before,
         heldout_after=session.heldout_after,
-        highest_reward=1.0,
+        highest_reward=highest_reward(prepared.config),
         adapter=str(folder.adapter_path) if progress else None,
         seconds=round(session.budget.elapsed, 3),
     )
@@ -480,49 +472,6 @@ def _record_failure(session: _Session, error: Exception) -> None:
         log.error("the failure could not be written down: the disk is full")
 
 
-def rollout_row(group: Group) -> dict[str, Any]:
-    """Return a prompt's line of a rollouts file."""
-    return {
-        "prompt_id": group.prompt.id,
-        "prompt": list(group.prompt.messages),
-        "ground_truth": group.prompt.ground_truth,
-        "answers": [
-            {
-                "text": rollout.completion.text,
-                "reward": rollout.reward,
-                "correctness": rollout.grade.correctness,
-                "format": rollout.format,
-                "parts": dict(rollout.grade.parts),
-                "outcome": rollout.grade.outcome,
-                "failure": rollout.grade.failure,
-                "tokens": len(rollout.completion.token_ids),
-            }
-            for rollout in group.rollouts
-        ],
-    }
-
-
-def log_line(record: RoundRecord) -> str:
-    """Return a round's line in the log: numbers only."""
-    learned, seconds = record.learned, record.seconds
-    parts = [f"round={record.round}"]
-    if record.reward is not None and learned is not None:
-        cut_off, unparseable, failed = (record.outcomes.get(o, 0) for o in ("cut_off", "unparseable", "failed"))
-        parts += [
-            f"reward={record.reward:.4f}",
-            f"signal={record.signal_fraction:.3f}",
-            f"cut_off={cut_off} unparseable={unparseable} failed={failed}",
-            f"steps={learned.steps} skipped={learned.skipped_steps}",
-            "loss=none" if learned.loss is None else f"loss={learned.loss:.5f}",
-        ]
-    parts += [
-        f"validation={record.validation.accuracy:.4f} best_round={record.best_round}",
-        f"sampling={seconds.sampling:.1f} grading={seconds.grading:.1f} update={seconds.update:.1f} "
-        f"validating={seconds.validation:.1f} seconds={seconds.total:.1f}",
-    ]
-    return " ".join(parts)
-
-
 def adapter_file_checksum(folder: RunFolder) -> str | None:
     """Return the SHA-256 of the kept adapter's weights file, None where there is none."""
     path = folder.adapter_path / "adapter_model.safetensors"
@@ -574,10 +523,14 @@ def _signals(session: _Session) -> Iterator[None]:
 
 
 def main() -> int:
-    """Work on the run in the folder named on the command line."""
-    result = run(RunFolder.find(sys.argv[1]))
-    sys.stdout.write(json.dumps(result.model_dump()) + "\n")
-    return 0
+    """Work on the run in the folder named on the command line; 0 if it ended with an adapter."""
+    try:
+        result = run(RunFolder.find(sys.argv[1]))
+    except RatchetError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 1
+    sys.stdout.write(result.model_dump_json() + "\n")
+    return 0 if result.adapter else 1
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from ratchet.engine import model_files
 from ratchet.engine import policy as policy_module
 from ratchet.engine.model_files import locate, model_config
 from ratchet.engine.policy import (
-    adapter_checksum,
     chosen_device,
     load_chat,
     load_policy,
@@ -149,7 +148,6 @@ def test_the_seed_decides_the_adapter_and_nothing_else_does(folder):
     files = [policy.adapter_files(policy.adapter_state()) for policy in (one, again, other)]
     assert files[0] == files[1]
     assert files[0] != files[2]
-    assert adapter_checksum(files[0]) != adapter_checksum(files[2])
 
 
 def test_building_an_adapter_leaves_the_global_generator_alone(folder):

@@ -7,7 +7,7 @@ import pytest
 
 from ratchet.config import RunConfig
 from ratchet.config_text import build
-from ratchet.engine.prepare import advice_on_rate, prepare
+from ratchet.engine.prepare import advice_on_rate, highest_reward, prepare
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 
 POISON = "zyzzyva"
@@ -161,3 +161,27 @@ def test_an_unusual_rate_for_a_large_model_is_remarked_on(rate, parameters, word
 @pytest.mark.parametrize(("rate", "parameters"), [(2e-5, 135_000_000), (1e-3, 7_000_000_000), (5e-3, 900_000)])
 def test_a_usual_rate_is_not(rate, parameters):
     assert advice_on_rate(RunConfig(learning_rate=rate), parameters) is None
+
+
+@pytest.mark.parametrize(
+    ("bonus", "system_prompt", "examples", "highest"),
+    [
+        ("off", "", [], 1.0),
+        ("tags", "Put it in <answer></answer>.", [], 1.0),
+        ("tags", "Just answer.", [], 1 / 1.1),
+        ("tags", "", [("2 + 2", "<think>add</think><answer>4</answer>")], 1.0),
+        ("boxed", "", [("2 + 2", "so \\boxed{4}")], 1.0),
+        ("boxed", "Use <answer>.", [("2 + 2", "4")], 1 / 1.1),
+    ],
+)
+def test_the_highest_reward_counts_the_bonus_only_where_the_prompt_teaches_its_form(
+    bonus, system_prompt, examples, highest
+):
+    worked = [{"user": user, "assistant": assistant} for user, assistant in examples]
+    config = build(
+        {
+            "reward": {"format_bonus": bonus},
+            "prompt": {"system_prompt": system_prompt, "worked_examples": worked},
+        }
+    )
+    assert highest_reward(config) == pytest.approx(highest)

@@ -53,7 +53,7 @@ class Chat:
         """Return the token ids of a conversation up to where the answer begins."""
         text = self._render(self._turns(messages))
         # The template of a model writes the special tokens itself.
-        return self._beginning + tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self._beginning + tuple(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of an answer's tokens, end and padding tokens left out."""

@@ -122,7 +122,8 @@ def draw(logits: Tensor, uniform: Tensor | None, settings: SamplingSettings) -> 
     if settings.greedy or uniform is None:
         return logits.argmax(dim=-1)
     scaled = truncated(scaled_logits(logits, settings.temperature), settings.top_k, settings.top_p)
-    cumulative = scaled.softmax(dim=-1).cumsum(dim=-1)  # (b, V)
+    # In float64: a GPU adds in parallel, and a float32 sum so made need not rise from token to token.
+    cumulative = scaled.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)  # (b, V)
     total = cumulative[:, -1]
     # Rounding may lift uniform * total to total itself, which no token covers.
     target = torch.minimum(uniform.to(total) * total, torch.nextafter(total, torch.zeros_like(total)))

@@ -4,7 +4,6 @@ The reference policy of the KL term is the policy at the start of the run: for a
 zero, that is the base model alone.
 """
 
-import hashlib
 import inspect
 import json
 import shutil
@@ -277,8 +276,3 @@ def _converted_smollm2(files: ModelFiles) -> ModelFiles:
         ).save_pretrained(temporary)
         temporary.rename(target)
     return smollm2()
-
-
-def adapter_checksum(files: dict[str, bytes]) -> str:
-    """Return the SHA-256 of an adapter's weights file."""
-    return hashlib.sha256(files[ADAPTER_WEIGHTS]).hexdigest()

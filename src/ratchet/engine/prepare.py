@@ -3,11 +3,13 @@
 Reads rows and the tokenizer, never the weights. What it returns is all that the rounds need beside the policy.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ratchet.config import MathPairsData, PythonVerifier, RunConfig
+from ratchet.config import PythonVerifier, RunConfig
 from ratchet.datasets import Dataset, conversation, load, worked_examples
 from ratchet.engine.chat import Chat
 from ratchet.engine.evaluate import EncodedPrompt
@@ -165,6 +167,29 @@ def _encode(config: RunConfig, prompt: Prompt, chat: Chat) -> tuple[int, ...]:
     return chat.encode(conversation(prompt, system_prompt=config.prompt.system_prompt or "", examples=examples))
 
 
+def data_hash(prepared: Prepared) -> str:
+    """Return a hash over every prompt's tokens and ground truth: rows edited meanwhile would change the result."""
+    digest = hashlib.sha256()
+    for encoded in (*prepared.train, *prepared.validation, *prepared.heldout):
+        digest.update(json.dumps([encoded.prompt.id, encoded.token_ids, encoded.prompt.ground_truth]).encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def highest_reward(config: RunConfig) -> float:
+    """Return the reward of a right answer in the form that the prompt teaches.
+
+    1, unless a format bonus is on whose form neither the system prompt nor a worked example shows: a model that is
+    never told of it does not earn it.
+    """
+    mark = {"tags": "<answer>", "boxed": "\\boxed"}.get(config.reward.format_bonus or "off")
+    examples = config.prompt.worked_examples
+    shown = [] if isinstance(examples, int) else [example.assistant for example in examples]
+    taught = [config.prompt.system_prompt or "", *shown]
+    if mark is None or any(mark in text for text in taught):
+        return 1.0
+    return 1 / (1 + config.reward.format_weight)
+
+
 def advice_on_rate(config: RunConfig, model_parameters: int) -> str | None:
     """Return what to know of the learning rate for a model of that size, once it is loaded; None if it is usual."""
     low, high = _USUAL_RATES
@@ -189,12 +214,9 @@ def _advice(config: RunConfig, chat: Chat, prompts: int) -> Sequence[str]:
             f"Prompts per round is {config.rl.prompts_per_round}, but there are {prompts} training prompts: each round "
             "takes each of them once."
         )
-    if config.reward.format_bonus not in (None, "off"):
-        without = 1 / (1 + config.reward.format_weight)
+    if (highest := highest_reward(config)) < 1:
         notes.append(
-            f"The highest reachable reward is 1.00, with the format bonus; a right answer without it earns "
-            f"{without:.2f}."
+            f"Nothing in the prompt asks for the form of the format bonus ({config.reward.format_bonus}): a right "
+            f"answer without it earns {highest:.2f}, which is then the highest reachable reward."
         )
-    if isinstance(config.data, MathPairsData) and config.reward.overlong_buffer_tokens:
-        notes.append("Answers near the longest length earn less (overlong buffer).")
     return notes

@@ -1,0 +1,48 @@
+"""A round as lines of text: what goes into its rollouts file, and its one line, numbers only, in the run's log."""
+
+from typing import Any
+
+from ratchet.records import Group, RoundRecord
+
+
+def rollout_row(group: Group) -> dict[str, Any]:
+    """Return a prompt's line of a rollouts file."""
+    return {
+        "prompt_id": group.prompt.id,
+        "prompt": list(group.prompt.messages),
+        "ground_truth": group.prompt.ground_truth,
+        "answers": [
+            {
+                "text": rollout.completion.text,
+                "reward": rollout.reward,
+                "correctness": rollout.grade.correctness,
+                "format": rollout.format,
+                "parts": dict(rollout.grade.parts),
+                "outcome": rollout.grade.outcome,
+                "failure": rollout.grade.failure,
+                "tokens": len(rollout.completion.token_ids),
+            }
+            for rollout in group.rollouts
+        ],
+    }
+
+
+def log_line(record: RoundRecord) -> str:
+    """Return a round's line in the log: numbers only."""
+    learned, seconds = record.learned, record.seconds
+    parts = [f"round={record.round}"]
+    if record.reward is not None and learned is not None:
+        cut_off, unparseable, failed = (record.outcomes.get(o, 0) for o in ("cut_off", "unparseable", "failed"))
+        parts += [
+            f"reward={record.reward:.4f}",
+            f"signal={record.signal_fraction:.3f}",
+            f"cut_off={cut_off} unparseable={unparseable} failed={failed}",
+            f"steps={learned.steps} skipped={learned.skipped_steps}",
+            "loss=none" if learned.loss is None else f"loss={learned.loss:.5f}",
+        ]
+    parts += [
+        f"validation={record.validation.accuracy:.4f} best_round={record.best_round}",
+        f"sampling={seconds.sampling:.1f} grading={seconds.grading:.1f} update={seconds.update:.1f} "
+        f"validating={seconds.validation:.1f} seconds={seconds.total:.1f}",
+    ]
+    return " ".join(parts)
