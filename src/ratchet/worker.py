@@ -261,7 +261,7 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
         if fixed["versions"] != versions:
             session.event("note", text="Package versions differ from the run's start: results may differ.")
         return fixed
-    fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype)
+    fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype, policy.merged_bytes)
     fixed = {
         "model_identity": policy.identity,
         "data_hash": data_hash(prepared),

@@ -17,18 +17,26 @@ def test_on_a_gpu_half_of_what_is_free_is_shared_out(monkeypatch):
     # cache:  2 * 2 * 2 * 8 * 2 = 128 bytes a token; update: 40 * 2 * 32 * 2 + 12 * 64 = 5888 bytes a token
     free = 20_000_000
     monkeypatch.setattr(memory, "free_bytes", lambda _: free)
-    assert fitted_budgets(tiny_model().config, CUDA, torch.bfloat16) == Budgets(10_000_000 // 5888, 10_000_000 // 128)
+    assert fitted_budgets(tiny_model().config, CUDA, torch.bfloat16, 0) == Budgets(
+        10_000_000 // 5888, 10_000_000 // 128
+    )
+
+
+def test_the_copy_of_the_merged_weights_is_not_shared_out_to_the_cache(monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda _: 20_000_000)
+    fitted = fitted_budgets(tiny_model().config, CUDA, torch.bfloat16, 4_000_000)
+    assert fitted == Budgets(10_000_000 // 5888, 8_000_000 // 128)
 
 
 @pytest.mark.parametrize(("free", "expected"), [(0, Budgets(512, 4096)), (1 << 60, Budgets(16_384, 1 << 22))])
 def test_budgets_have_a_least_and_a_most(monkeypatch, free, expected):
     monkeypatch.setattr(memory, "free_bytes", lambda _: free)
-    assert fitted_budgets(tiny_model().config, CUDA, torch.bfloat16) == expected
+    assert fitted_budgets(tiny_model().config, CUDA, torch.bfloat16, 0) == expected
 
 
 def test_without_a_gpu_free_memory_changes_nothing(monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda _: 1 / 0)
-    assert fitted_budgets(tiny_model().config, CPU, torch.float32) == Budgets(512, 1 << 20)
+    assert fitted_budgets(tiny_model().config, CPU, torch.float32, 0) == Budgets(512, 1 << 20)
 
 
 def test_a_small_machine_gives_a_quarter_of_its_memory(monkeypatch):
@@ -36,12 +44,12 @@ def test_a_small_machine_gives_a_quarter_of_its_memory(monkeypatch):
     # with 8,000,000 it is 7812.
     for pages, tokens in [(10_000, 4096), (80_000, 7812)]:
         monkeypatch.setattr(memory.os, "sysconf", {"SC_PHYS_PAGES": pages, "SC_PAGE_SIZE": 100}.__getitem__)
-        assert fitted_budgets(tiny_model().config, CPU, torch.float32).sampling_tokens == tokens
+        assert fitted_budgets(tiny_model().config, CPU, torch.float32, 0).sampling_tokens == tokens
 
 
 def test_models_without_grouped_heads_or_a_head_width_of_their_own():
     for architecture in ("phi", "gpt_neox", "gemma", "gemma3", "mixtral"):
-        assert fitted_budgets(tiny_model(architecture).config, CPU, torch.float32).sampling_tokens > 0
+        assert fitted_budgets(tiny_model(architecture).config, CPU, torch.float32, 0).sampling_tokens > 0
 
 
 def test_free_memory_is_asked_of_the_device(monkeypatch):

@@ -433,3 +433,10 @@ def test_a_mixture_of_experts_is_trained_with_gspo_alone(name):
 def test_a_dense_model_is_trained_with_any_loss():
     refuse_mixture_of_experts(transformers.LlamaConfig(), "grpo")
     refuse_mixture_of_experts(transformers.LlamaConfig(num_experts=1), "dapo")
+
+
+def test_merging_needs_a_copy_of_every_adapted_weight():
+    # Llama of the tests, float32: per layer q and o 32 x 32, k and v 16 x 32, and three times 32 x the inner width.
+    policy = tiny_policy("llama")
+    inner = policy.model.config.intermediate_size
+    assert policy.merged_bytes == 2 * 4 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * inner)

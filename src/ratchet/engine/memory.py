@@ -50,11 +50,12 @@ def free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def fitted_budgets(config: Any, device: torch.device, dtype: torch.dtype) -> Budgets:
+def fitted_budgets(config: Any, device: torch.device, dtype: torch.dtype, merged_bytes: int) -> Budgets:
     """Estimate budgets for a model of this transformers configuration, after it was loaded.
 
     A token of the cache holds keys and values of every layer. A token of the update holds, in the worst case, about
-    40 hidden-sized activations a layer and three float32 rows of logits.
+    40 hidden-sized activations a layer and three float32 rows of logits. While sampling, the weights that the adapter
+    adds to are there twice, merged and as they were: ``merged_bytes``.
     """
     text = config.get_text_config(decoder=True)
     layers, hidden, vocabulary = text.num_hidden_layers, text.hidden_size, text.vocab_size
@@ -71,7 +72,7 @@ def fitted_budgets(config: Any, device: torch.device, dtype: torch.dtype) -> Bud
     free = free_bytes(device)
     return Budgets(
         micro_batch_tokens=_between(int(free * 0.5) // update_bytes, 512, 16_384),
-        sampling_tokens=_between(int(free * 0.5) // cache_bytes, 4096, 1 << 22),
+        sampling_tokens=_between(int((free - merged_bytes) * 0.5) // cache_bytes, 4096, 1 << 22),
     )
 
 

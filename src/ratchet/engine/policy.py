@@ -87,6 +87,12 @@ class Policy:
         config = json.dumps(settings, indent=2, sort_keys=True).encode()
         return {"adapter_config.json": config, ADAPTER_WEIGHTS: save(state, metadata={"format": "pt"})}
 
+    @property
+    def merged_bytes(self) -> int:
+        """What ``merged`` needs besides the model: a second copy of every weight that the adapter adds to."""
+        layers = [module for module in self.model.modules() if isinstance(module, LoraLayer)]
+        return sum(_adapted_weight(layer).nbytes for layer in layers)
+
     @contextmanager
     def merged(self) -> Iterator[None]:
         """Add the adapter into the base weights for the block; afterwards the very same base weights are back.
