@@ -6,7 +6,7 @@
       events.jsonl           what happened, one JSON object a line, append only
       run.log                numbers only, one line a round
       rollouts/round-001.jsonl   every prompt, answer and reward of a round; readable by the owner alone
-      rollouts/heldout.jsonl     the kept adapter's answers to the held-out problems
+      rollouts/heldout.jsonl     the kept adapter's answers to the held-out problems; heldout-before.jsonl the start's
       checkpoint.safetensors     all that a resumed run needs, with the round's record
       adapter/               the best adapter so far, in PEFT layout
 
@@ -134,6 +134,7 @@ class RunFolder:
         self.rollouts_path = path / "rollouts"
         self.checkpoint_path = path / "checkpoint.safetensors"
         self.heldout_path = self.rollouts_path / "heldout.jsonl"
+        self.heldout_before_path = self.rollouts_path / "heldout-before.jsonl"
         self.adapter_path = path / "adapter"
         self._staged_adapter_path = path / ".adapter.tmp"
         self._lock_path = path / ".lock"
@@ -319,6 +320,10 @@ class RunFolder:
         """Write a round's rollouts, one prompt a line, readable by the owner alone."""
         _write_rows(self.rollouts_file(number), rows)
 
+    def write_heldout_before(self, rows: Iterator[Mapping[str, Any]]) -> None:
+        """Write the starting adapter's answers to the held-out problems, readable by the owner alone."""
+        _write_rows(self.heldout_before_path, rows)
+
     def write_heldout(self, rows: Iterator[Mapping[str, Any]]) -> None:
         """Write the kept adapter's answers to the held-out problems, readable by the owner alone."""
         _write_rows(self.heldout_path, rows)
@@ -345,6 +350,10 @@ class RunFolder:
         if not self.heldout_path.is_file():
             raise NotFound("The held-out problems of this run were not scored.")
         return _read_rows(self.heldout_path)
+
+    def read_heldout_before(self) -> list[dict[str, Any]]:
+        """Return the starting adapter's answers to the held-out problems, none where they were not scored."""
+        return _read_rows(self.heldout_before_path) if self.heldout_before_path.is_file() else []
 
     def last_rollouts(self) -> int:
         """Return the last round that has rollouts.

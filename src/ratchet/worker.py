@@ -344,7 +344,8 @@ def _report(session: _Session, engine: Engine) -> Callable[[RoundRecord, Sequenc
 def _score_before(session: _Session, engine: Engine, prepared: Prepared, grader: Grader) -> None:
     """Score the starting adapter on the held-out problems, where the source has some."""
     if prepared.heldout:
-        summary, _ = _score_heldout(engine, prepared, grader, session.check)
+        summary, rollouts = _score_heldout(engine, prepared, grader, session.check)
+        session.folder.write_heldout_before(_heldout_rows(prepared, rollouts))
         session.heldout_before = _heldout_event(session, "before", summary)
 
 
@@ -352,6 +353,11 @@ def _score_heldout(
     engine: Engine, prepared: Prepared, grader: Grader, check: Callable[[], None]
 ) -> tuple[Validation, list[Rollout]]:
     return score(engine.sampler, grader, prepared.heldout, prepared.config.rl.max_answer_tokens, check)
+
+
+def _heldout_rows(prepared: Prepared, rollouts: Sequence[Rollout]) -> Iterator[dict[str, Any]]:
+    for encoded, rollout in zip(prepared.heldout, rollouts, strict=True):
+        yield rollout_row(Group(encoded.prompt, encoded.token_ids, (rollout,)))
 
 
 def _heldout_event(session: _Session, when: str, summary: Validation) -> float:
@@ -367,8 +373,7 @@ def _score_best(session: _Session, engine: Engine, prepared: Prepared, grader: G
     engine.policy.load_adapter_state(progress.best_state)
     try:
         summary, rollouts = _score_heldout(engine, prepared, grader, _give_up_if(session))
-        answered = zip(prepared.heldout, rollouts, strict=True)
-        session.folder.write_heldout(rollout_row(Group(one.prompt, one.token_ids, (r,))) for one, r in answered)
+        session.folder.write_heldout(_heldout_rows(prepared, rollouts))
         session.heldout_after = _heldout_event(session, "after", summary)
     except (Interrupted, OutOfMemory, DiskFull) as error:
         with suppress(DiskFull):

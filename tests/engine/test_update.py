@@ -431,3 +431,22 @@ def test_a_wanted_kind_of_token_is_learned_at_temperature_1(loss):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_wanted_kind_of_token_is_learned_in_several_steps_a_round_with_kl_and_top_k(loss):
     assert learns(lower_ids_are_better, SamplingSettings(top_k=20), loss=loss, beta=0.001, batch_size=8) > 0.2
+
+
+def test_several_threads_give_the_same_bytes_each_time():
+    # All answers of a group share the last token of its prompt, whose gradient is a sum that several threads could add
+    # up in any order; without a fixed one, 8 tries gave several results. Wide enough for torch to use the threads.
+    policy = tiny_policy(hidden_size=256)
+    answers = [random_ids(20, seed=place) for place in range(16)]
+    groups = [group_of(random_ids(9), answers, [float(place % 3 == 0) for place in range(16)])]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        start, seen = policy.adapter_state(), set()
+        for _ in range(8):
+            policy.load_adapter_state(start)
+            update(learner_of(policy, answers_per_prompt=16, max_answer_tokens=32), groups, nothing)
+            seen.add(b"".join(tensor.numpy().tobytes() for tensor in policy.adapter_state().values()))
+    finally:
+        torch.set_num_threads(threads)
+    assert len(seen) == 1

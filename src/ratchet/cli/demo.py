@@ -35,11 +35,9 @@ def _demo(real: bool, out: Path | None, as_json: bool, **parameters: Any) -> int
     code, result = start(settings, out, as_json=as_json)
     if not as_json and result.heldout_after is not None:
         from ratchet.cli.live import console_for
-        from ratchet.cli.report import print_samples
+        from ratchet.cli.report import print_changed
 
-        title, rows = service.samples(result.folder, 0)
         console = console_for(as_json)
-        console.print()
-        print_samples(console, title, rows[:_SAMPLES], answers=1, whole=False)
+        print_changed(console, service.changed_samples(result.folder, _SAMPLES))
         console.print(f"\nMore: ratchet runs show {result.run}, ratchet runs samples {result.run}")
     return code

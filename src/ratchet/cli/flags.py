@@ -53,9 +53,13 @@ def _options() -> list[_SettingOption]:
             names.append(f"--{short[key].replace('_', '-')}")
         section = key.partition(".")[0] if "." in key else "run"
         destination = key.replace(".", _DOT)
-        options.append(
-            _SettingOption([destination, *names], section, help=fields[0].description, metavar="VALUE", type=str)
-        )
+        usual = {
+            str(field.default)
+            for field in fields
+            if isinstance(field.default, str | int | float) and field.default != ""
+        }
+        help_text = f"{fields[0].description} [default: {usual.pop()}]" if len(usual) == 1 else fields[0].description
+        options.append(_SettingOption([destination, *names], section, help=help_text, metavar="VALUE", type=str))
     return options
 
 

@@ -24,7 +24,7 @@ def grade() -> click.Command:
         "to stdout or --out. - reads stdin.",
         params=[
             click.Argument(["file"], type=click.Path(path_type=Path, allow_dash=True)),
-            click.Option(["--verifier"], required=True, help="math_pairs, final_number or math."),
+            click.Option(["--verifier"], required=True, type=click.Choice(["math_pairs", "final_number", "math"])),
             click.Option(["--read"], help="whole, after_reasoning or answer_tag."),
             click.Option(["--require-boxed"], type=click.BOOL, help="math: an answer without a box is unparseable."),
             click.Option(["--limit-seconds"], type=float, help="math: longest check of one answer."),

@@ -47,6 +47,7 @@ class Live:
         )
         self._task = self._progress.add_task("starting", total=None, counted="")
         self._round = 0
+        self._description = ""
         self.run: str | None = None
 
     @property
@@ -64,13 +65,12 @@ class Live:
     def _on_progress(self, phase: str, done: int, total: int) -> None:
         counted = f"{done} / {total} answers" if total > 1 else ""
         where = f"round {self._round}: " if self._round else ""
-        self._progress.update(
-            self._task,
-            description=where + _PHASES.get(phase, phase),
-            total=total or None,
-            completed=done,
-            counted=counted,
-        )
+        description = where + _PHASES.get(phase, phase)
+        if description != self._description:
+            # A task that was once complete would stay so: without spinner, and with its clock stopped.
+            self._description = description
+            self._progress.reset(self._task, description=description, total=total or None, counted=counted)
+        self._progress.update(self._task, total=total or None, completed=done, counted=counted)
 
     def _on_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "started":
@@ -82,7 +82,8 @@ class Live:
             self._console.print(f"Held-out problems, {when}: {event['accuracy']:.1%} of {event['prompts']} right")
         elif event["event"] == "round":
             record = RoundRecord.model_validate(event["record"])
-            self._round = record.round + 1
+            is_last = record.round == self._rounds
+            self._round = 0 if is_last else record.round + 1
             self._console.print(round_line(record, self._rounds))
 
 
@@ -92,7 +93,7 @@ def round_line(record: RoundRecord, rounds: int | None) -> str:
     best = "  [green]best so far[/green]" if record.best_round == record.round else ""
     line = f"Round {record.round:>3}{of}  validation {record.validation.accuracy:6.1%}"
     if record.reward is not None:
-        line += f"  reward {record.reward:.3f}  learned from {record.signal_fraction:4.0%}"
+        line += f"  reward {record.reward:.3f}  signal {record.signal_fraction:4.0%}"
         for outcome in OUTCOMES[1:]:
             if count := record.outcomes.get(outcome, 0):
                 line += f"  {outcome.replace('_', ' ')} {count}"

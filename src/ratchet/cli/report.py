@@ -24,7 +24,7 @@ def rounds_table(records: list[RoundRecord]) -> Table:
     """Return the table of rounds."""
     # Plain and narrow: nine columns must fit 80 characters.
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in ("round", "validation", "reward", "signal", "cut off", "unread", "tokens", "loss", "seconds"):
+    for column in ("round", "validation", "reward", "signal", "cut off", "unparsed", "tokens", "entropy", "seconds"):
         table.add_column(column, justify="right", no_wrap=True)
     for record in records:
         best = record.round == record.best_round
@@ -33,14 +33,13 @@ def rounds_table(records: list[RoundRecord]) -> Table:
         if record.reward is None:
             cells += [""] * 6
         else:
-            loss = record.learned.loss if record.learned else None
             cells += [
                 f"{record.reward:.3f}",
                 f"{record.informative_groups}/{record.groups}",
                 str(record.outcomes.get("cut_off", 0)),
                 str(record.outcomes.get("unparseable", 0)),
                 f"{record.answer_tokens or 0:.0f}",
-                "-" if loss is None else f"{loss:+.4f}",
+                f"{record.entropy or 0:.3f}",
             ]
         cells.append(f"{record.seconds.total:.1f}")
         table.add_row(*cells, style="bold" if number.endswith("*") else None)
@@ -69,9 +68,11 @@ def print_result(console: Console, result: RunResult, records: list[RoundRecord]
     """Print how a run went and ended."""
     console.print()
     console.print(rounds_table(records))
+    console.print("* the round that is kept; signal: groups whose answers scored differently, which teach something")
     console.print(f"Validation by round  {sparkline([record.validation.accuracy for record in records])}")
     if result.highest_reward is not None:
-        console.print(f"Highest reachable reward: {result.highest_reward:.2f}")
+        told = "a right answer" if result.highest_reward == 1 else "a right answer without the format bonus"
+        console.print(f"Highest reachable reward: {result.highest_reward:.2f} ({told})")
     if result.heldout_before is not None and result.heldout_after is not None:
         console.print(
             f"[bold]Held-out problems: {result.heldout_before:.1%} before, {result.heldout_after:.1%} after[/bold]"
@@ -92,6 +93,20 @@ def print_samples(console: Console, title: str, rows: list[dict[str, Any]], *, a
             mark = f"{answer['reward']:.2f} {tag}".strip()
             color = "green" if answer["correctness"] == 1 else "red"
             console.print(f"[{color}]{mark:>8}[/{color}]  {_shown(answer['text'], _ANSWER_CHARACTERS, whole)}")
+
+
+def print_changed(console: Console, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    """Print held-out problems with the answers before and after training."""
+    console.print("\n[bold]Held-out problems, before and after[/bold]")
+    for before, after in pairs:
+        question = before["prompt"][-1]["content"]
+        reference = _shown(before["ground_truth"], _ANSWER_CHARACTERS, False)
+        console.print(f"\n{_shown(question, _PROMPT_CHARACTERS, False)}   [dim]reference {reference}[/dim]")
+        for label, row in (("before", before), ("after", after)):
+            answer = row["answers"][0]
+            color, mark = ("green", "right") if answer["correctness"] == 1 else ("red", "wrong")
+            mark = mark if answer["outcome"] == "graded" else answer["outcome"].replace("_", " ")
+            console.print(f"  {label:<7}[{color}]{mark}[/{color}]  {_shown(answer['text'], _ANSWER_CHARACTERS, False)}")
 
 
 def print_summary(console: Console, summary: RunSummary) -> None:

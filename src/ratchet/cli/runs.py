@@ -18,7 +18,7 @@ def runs() -> click.Command:
             click.Command(
                 "show",
                 callback=_show,
-                help="Show a run: settings, rounds, how it ended.",
+                help="Show a run: its rounds and how it ended; with --json all settings too.",
                 params=[click.Argument(["run_or_folder"]), json_option()],
             ),
             click.Command(

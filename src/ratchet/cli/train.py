@@ -57,7 +57,12 @@ def json_option() -> click.Option:
 
 
 def _train(config: Path | None, out: Path | None, as_json: bool, **parameters: Any) -> int:
-    settings = build(read_file(config) if config else {}, given(parameters))
+    flags = given(parameters)
+    if config is None and not flags:
+        raise click.UsageError(
+            "Give a settings file (the README shows one) or settings as flags. ratchet demo needs none."
+        )
+    settings = build(read_file(config) if config else {}, flags)
     return start(settings, out, as_json=as_json)[0]
 
 

@@ -10,10 +10,13 @@ that differs from the trainer; how far they differ is reported as ``sampler_gap`
 Dimensions: P informative groups, G answers each, N answer tokens of a micro-batch, A its answers.
 """
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+import torch.utils.deterministic
 from torch import Tensor
 
 from ratchet.config import OptimizerSettings, RlSettings
@@ -101,12 +104,36 @@ def update(learner: Learner, groups: Sequence[Group], check: Callable[[], None])
     per_step = learner.settings.batch_size or max(len(answers), group_size)
     steps = [answers[start : start + per_step] for start in range(0, len(answers), per_step)]
     sums = _Sums()
-    with out_of_memory_as("update"):
+    with out_of_memory_as("update"), _same_sums_each_time():
         # With a single step the policy is still the one that sampled, and every ratio is exactly 1.
         old = None if len(steps) <= 1 else _old_logprobs(learner, steps, check)
         for step in steps:
             _step(learner, step, old, sums, check)
     return _learned(sums)
+
+
+@contextmanager
+def _same_sums_each_time() -> Iterator[None]:
+    """Have torch add in a fixed order for the block.
+
+    The answers of a group share their prompt's last token, whose gradient is a sum over them. By default several
+    threads add to it in the order in which they come, so the same run would give other bytes each time.
+    """
+    was_on, only_warned = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    # On a GPU some kernels have no such form; there the promise is as good as theirs, and nobody is told each time.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(was_on, warn_only=only_warned)
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
 def _answers(groups: Sequence[Group], settings: RlSettings) -> list[_Answer]:

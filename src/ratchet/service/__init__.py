@@ -2,6 +2,7 @@
 
 from ratchet.service.runs import (
     RunSummary,
+    changed_samples,
     create_and_train,
     list_runs,
     resume,
@@ -9,4 +10,4 @@ from ratchet.service.runs import (
     summary,
 )
 
-__all__ = ["RunSummary", "create_and_train", "list_runs", "resume", "samples", "summary"]
+__all__ = ["RunSummary", "changed_samples", "create_and_train", "list_runs", "resume", "samples", "summary"]

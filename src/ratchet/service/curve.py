@@ -14,7 +14,7 @@ def draw_curve(summary: RunSummary, path: Path) -> Path:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     records = summary.records
-    figure = Figure(figsize=(7.2, 4.0), dpi=150, layout="constrained")
+    figure = Figure(figsize=(7.2, 4.4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     rewards = {record.round: record.reward for record in records if record.reward is not None}
     axes.plot(
@@ -57,7 +57,7 @@ def draw_curve(summary: RunSummary, path: Path) -> Path:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize=8)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     with disk_full_as_error(path.parent):
         FigureCanvasAgg(figure).print_png(str(path))  # type: ignore[no-untyped-call]
     return path

@@ -131,6 +131,21 @@ def samples(run_or_folder: str, number: int | None) -> tuple[str, list[dict[str,
     return f"round {chosen}", folder.read_rollouts(chosen)
 
 
+def changed_samples(run_or_folder: str, count: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return up to ``count`` held-out problems as rows before and after training, those that became right first.
+
+    Raises:
+        NotFound: there is no such run, or it did not score the held-out problems.
+    """
+    folder = RunFolder.find(run_or_folder)
+    pairs = list(zip(folder.read_heldout_before(), folder.read_heldout(), strict=True))
+
+    def correctness(row: dict[str, Any]) -> float:
+        return float(row["answers"][0]["correctness"])
+
+    return sorted(pairs, key=lambda pair: correctness(pair[0]) - correctness(pair[1]))[:count]
+
+
 def _summary(folder: RunFolder) -> RunSummary:
     events = list(folder.events())
     by_round = {e["record"]["round"]: RoundRecord.model_validate(e["record"]) for e in events if e["event"] == "round"}

@@ -57,8 +57,16 @@ def serve(find: Find, answers: Iterable[bytes], findings: BinaryIO, *, memory_by
 
 
 def _peak_bytes() -> float:
-    """Return the most resident memory this process has had."""
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES)
+    """Return the most resident memory this process has had.
+
+    On Linux ``ru_maxrss`` would not do: it starts at what the parent held when it started this process, which may be
+    a whole model, and then does not move.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii") as status:
+            return next(float(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES)
 
 
 def _guarded(find: Find, answer: dict[str, Any]) -> dict[str, Any]:
