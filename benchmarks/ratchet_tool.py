@@ -95,7 +95,7 @@ def main() -> None:
 def new_engine(prepared: Prepared, policy: Policy) -> tuple[Engine, dict[str, Any]]:
     """Build learner and sampler as the worker does at the start of a run."""
     config = prepared.config
-    fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype)
+    fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype, policy.merged_bytes)
     budgets = Budgets(config.rl.micro_batch_tokens or fitted.micro_batch_tokens, fitted.sampling_tokens)
     prompts = [one.token_ids for one in prepared.train[:2]]
     trial = [PackedAnswer(prompt, prompt[-length:], length) for prompt in prompts for length in (5, 3, 4)]

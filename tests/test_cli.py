@@ -83,12 +83,12 @@ def broken_json(tmp_path):
 
 def taken(tmp_path):
     write_rows(tmp_path / "taken" / "notes.txt", [])
-    return ["--out", tmp_path / "taken"]
+    return ["--rounds", "1", "--out", tmp_path / "taken"]
 
 
 def a_file(tmp_path):
     (tmp_path / "file").write_text("mine")
-    return ["--out", tmp_path / "file" / "run"]
+    return ["--rounds", "1", "--out", tmp_path / "file" / "run"]
 
 
 def yaml_of(text):
@@ -126,6 +126,7 @@ BAD = {
     "missing model folder": (words("--model", "./none/model"), 4, ["./none/model does not exist", "Check the path"]),
     "model of no kind": (words("--model", "large"), 4, ["large is neither a folder", "tiny"]),
     "a function of one's own": (words("--kind", "python"), 3, ["Python function of your own", "ratchet.resume("]),
+    "nothing at all": (lambda tmp_path: [], 2, ["Give a settings file", "ratchet demo needs none"]),
     "folder taken": (taken, 3, ["taken already exists and is not empty", "another --out"]),
     "folder below a file": (a_file, 3, ["is a file", "another --out"]),
 }
@@ -149,7 +150,7 @@ def test_bad_input_is_refused_before_any_model_loads(what, ratchet_command, no_m
 def test_a_full_disk_is_refused_before_any_model_loads(ratchet_command, no_model, monkeypatch):
     usage = shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    code, out, err = ratchet_command("train", "--json")
+    code, out, err = ratchet_command("train", "--rounds", "1", "--json")
     assert code == 4
     assert "0 MB free; the run needs about" in err
     assert "Free some space" in err
@@ -469,8 +470,8 @@ BAD_GRADES = {
     "a truth value": ([{"answer": "5", "ground_truth": True}], "final_number", 2, "row 1"),
     "no JSON": ("{zyzzyva", "final_number", 2, "row 1"),
     "ungradable": ([{"answer": "5", "ground_truth": "quokka"}], "final_number", 2, "row 1: holds no number"),
-    "no such verifier": ([{"answer": "5", "ground_truth": "5"}], "judge", 2, 'verifier.kind is "judge"'),
-    "a function": ([{"answer": "5", "ground_truth": "5"}], "python", 2, "Python function"),
+    "no such verifier": ([{"answer": "5", "ground_truth": "5"}], "judge", 2, "'judge' is not one of"),
+    "a function": ([{"answer": "5", "ground_truth": "5"}], "python", 2, "'python' is not one of"),
 }
 
 
