@@ -164,7 +164,9 @@ def _running(workload: Workload, threads: int, only: str | None = None) -> Itera
     try:
         tools["ratchet"] = Tool("ratchet", {"settings": workload.ratchet_settings()}, threads)
         if only != "ratchet":
-            named = {key: tools["ratchet"].details[key] for key in ("model_folder", "conversations")}
+            # Taken out of what is stored: where the model lies says nothing of the measurement.
+            folder = tools["ratchet"].details.pop("model_folder")
+            named = {"model_folder": folder, "conversations": tools["ratchet"].details["conversations"]}
             order = {**asdict(workload), **named}
             tools["trl"] = Tool("trl", order, threads)
             weights = {name: tool.details["trained_weights"] for name, tool in tools.items()}
