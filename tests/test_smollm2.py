@@ -57,7 +57,8 @@ def test_a_round_on_gsm8k_rows_runs_from_a_local_folder(tmp_path):
         out=tmp_path / "run",
     )
     assert (result.ending, result.rounds_done) == ("all_rounds", 1)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "rollouts" / "round-001.jsonl").open()]
+    written = (tmp_path / "run" / "rollouts" / "round-001.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in written.split("\n") if line]
     assert len(rows) == 4
     assert all(len(row["answers"]) == 4 for row in rows)
 
