@@ -50,6 +50,14 @@ def prompt(ground_truth):
         ("3/4", "4", "4"),
         ("9**9**9", "9", "9"),
         ("2024-05-06", "6", "06"),
+        ("73\u00a0000", "73000", "73\u00a0000"),
+        ("12\u202f345\u202f678.5", "12345678.5", "12\u202f345\u202f678.5"),
+        ("72\u00a073", "73", "73"),
+        ("73\u00a0km", "73", "73"),
+        ("273 K", "273", "273"),
+        ("73kids", "73", "73"),
+        ("12 m²", "12", "12"),
+        ("7 thousand, so 7000", "7000", "7000"),
     ],
 )
 def test_the_last_number_is_found(text, value, written):
@@ -61,6 +69,35 @@ def test_the_last_number_is_found(text, value, written):
 )
 def test_names_indices_and_versions_hold_no_number(text):
     assert last_number(text) is None
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "73²",
+        "73₈",
+        "73⁻¹",
+        "√73",
+        "√(73)",
+        "∛73",
+        "73½",
+        "73 ½",
+        "73k",
+        "73K",
+        "73 k",
+        "73 million",
+        "73 Billions",
+        "73 thousand",
+        "73-hundred",
+        "73 hundredths",
+        "73 dozen",
+        "**73** million",
+        r"$73\text{ million}$",
+    ],
+)
+def test_a_number_that_is_part_of_a_larger_one_is_not_read(written):
+    assert last_number(f"72, then {written}").value is None
+    assert last_number(f"{written} or rather 74").value == 74
 
 
 def test_too_many_digits_end_the_search_unread():
@@ -78,6 +115,7 @@ def test_too_many_digits_end_the_search_unread():
         ("3/4", "expression"),
         (r"\frac{3}{4}", "expression"),
         ("1, 2", "expression"),
+        ("73 million", "larger number"),
         ("73", None),
         ("1,234", None),
         ("$18.90", None),
@@ -112,7 +150,9 @@ def test_every_written_number_is_read_back(number):
         assert last_number(text).value == number
 
 
-@pytest.mark.parametrize("piece", ["7", "7,", "1,234", "-", "7.", ".", "{,}", "1e", "= ", "$-", "_7", "x7", "1e9,"])
+@pytest.mark.parametrize(
+    "piece", ["7", "7,", "1,234", "-", "7.", ".", "{,}", "1e", "= ", "$-", "_7", "x7", "1e9,", "7\u00a0", "√(", "²"]
+)
 def test_a_hundred_kilobytes_are_read_at_once(piece):
     text = piece * (100_000 // len(piece))
     started = time.perf_counter()

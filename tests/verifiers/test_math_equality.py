@@ -61,6 +61,18 @@ EQUAL = [
     ("9^{9^9}", "9^{9^9}"),
     (r"\sqrt(2)", r"\sqrt{2}"),
     (r"\text{13}", "13"),
+    (r"10\,000", "10000"),
+    ("10 000x", "10000x"),
+    ("5/3", "1 2/3"),
+    (r"3\text{ hundred thousand}", "300000"),
+    (r"5\text{ cm^2}", r"5\text{ cm}^2"),
+    (r"5\text{ cm²}", "5"),
+    (r"5\text{ mph}", r"5\text{ miles per hour}"),
+    (r"9.8\text{ m/s}^2", r"9.8\text{ meters per second squared}"),
+    (r"12\text{ AM}", r"12\text{ a.m.}"),
+    (r"5\text{ apples}", r"5\text{ apple}"),
+    (r"5\text{ USD}", "5 dollars"),
+    (r"7\text{ or }8", "8, 7"),
     (r"1-\frac{1}{\mathrm{e}}", r"1-\frac{1}{e}"),
 ]
 
@@ -108,6 +120,20 @@ UNEQUAL = [
     (r"\pm 2021", "2021"),
     (r"5\text{ cm}", r"5\text{ km}"),
     ("3", r"3\text{ million}"),
+    (r"12\text{ PM}", r"12\text{ AM}"),
+    (r"3\text{ south}", r"3\text{ north}"),
+    (r"5\text{ km/h}", r"5\text{ m/s}"),
+    (r"5\text{ cm}^3", r"5\text{ cm}^2"),
+    (r"5\text{ cubic cm}", r"5\text{ cm^2}"),
+    (r"5\text{ euros}", r"5\text{ dollars}"),
+    ("5 euros", "5 dollars"),
+    ("7", r"7\text{ or }8"),
+    ("56", "5 6"),
+    ("30x", "5 6x"),
+    ("12/3", "1 2/3"),
+    ("1 2/3", "12/3"),
+    ("11/2", "1 1/2"),
+    ("101_2", "10 1_2"),
     ("101_2", "101_3"),
     ("101_2", "5"),
     ("101", "101_2"),
@@ -133,6 +159,32 @@ def test_equal_expressions_are_found_equal(gold, answer):
 @pytest.mark.parametrize(("gold", "answer"), UNEQUAL)
 def test_unequal_expressions_are_not(gold, answer):
     assert not are_equal(expression(gold), expression(answer))
+
+
+@pytest.mark.parametrize(
+    "latex",
+    [
+        "5 6",
+        "1 0",
+        r"5\,6",
+        "5 6x",
+        r"3\text{ or 4 or 5 or 6}",
+        r"7\text{ (or 8)}",
+        r"3\text{ or }",
+        r"3\text{ not}",
+        r"{3\text{ or 4}}",
+        r"3\text{ dozen}",
+        r"3\mathrm{ million}",
+        r"3\text{ hundredths}",
+        r"3\text{ squared}",
+        r"2\text{ pi}",
+        r"3\text{!}",
+        r"3\text{ + x}",
+        r"3\text{²}",
+    ],
+)
+def test_what_cannot_be_read_whole_is_not_readable(latex):
+    assert not expression(latex).is_readable
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,71 @@ from ratchet.verifiers.math_reading import last_expression, read_answer, read_gr
         (r"\[ 60 + 13 = 73 \]", "60 + 13 = 73"),
         ("$$x$$", "x"),
         ("f(2) = 5", "5"),
+        ("√2", r"\sqrt{2}"),
+        ("3√(x+1)", r"3\sqrt{x+1}"),
+        ("10²", "10^{2}"),
+        ("5 \N{MULTIPLICATION SIGN} 10⁻³", "5 \N{MULTIPLICATION SIGN} 10^{-3}"),
+        ("5x²", "5x^{2}"),
+        ("5x²y", "5x^{2}y"),
+        ("2π", r"2\pi"),
+        ("½", r"\frac{1}{2}"),
+        ("12½ cups", r"\frac{25}{2}"),
+        ("1+2½", r"1+\frac{5}{2}"),
+        ("12 m²", "12"),
+        ("5 Äpfel für 73€", "73"),
+        ("73°C", "73"),
+        ("<b>73</b>", "73"),
+        ("<<60+13=73>>73", "73"),
+        ("so => 73", "73"),
+        ("5 -> 73", "73"),
+        ("x ≈ 5.2", "5.2"),
+        ("3 dozen", r"3\text{ dozen}"),
     ],
 )
 def test_the_last_expression_is_found(text, expression):
     assert last_expression(text) == expression
 
 
-@pytest.mark.parametrize("text", ["", "none at all", "sqrt(2)", "2pi", "pi/2", "3 alpha + 2", "log 5", "5 + sqrt(2)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "none at all",
+        "sqrt(2)",
+        "2pi",
+        "pi/2",
+        "3 alpha + 2",
+        "log 5",
+        "5 + sqrt(2)",
+        "∛8",
+        "³√8",
+        "√2x",
+        "√ 2",
+        "2ⁿ",
+        "101₂",
+        "log₂ 8",
+        "12 xθ",
+        "x₂ + 5",
+        "5\N{GREEK SMALL LETTER ALPHA}",
+        "12θ",
+        "12 θ",
+        "5∞",
+        "1\N{FRACTION SLASH}2",
+        "5‰",
+        "0.3̅",
+        "1,200 ½",
+        "x ≥ 5",
+        "3 ≤ x ≤ 5",
+        "x > 5",
+        "x < 5",
+        "5 < x",
+        "x >= 5",
+        "x != 5",
+        "x ≠ 5",
+        "±5",
+        "x ∈ 5",
+    ],
+)
 def test_an_expression_that_cannot_be_read_whole_is_not_read_in_part(text):
     assert last_expression(text) is None
 
@@ -98,6 +156,7 @@ def test_a_reference_is_read_whole(text, expression):
     [
         ("1,234.5", "2469/2"),
         ("12 345", "12345"),
+        ("1 2/3", "5/3"),
         ("-3/4", "-3/4"),
         (r"\frac{-1}{2}", "-1/2"),
         (r"\frac12", "1/2"),
@@ -144,6 +203,13 @@ PIECES = [
     "- ",
     "3 cm ",
     "$1 ",
+    "√(",
+    "√1",
+    "1²",
+    "²",
+    "5½",
+    "<b",
+    "> 5",
 ]
 
 

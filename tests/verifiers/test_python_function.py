@@ -66,6 +66,11 @@ def test_a_number_in_range_is_the_grade(returned, correctness):
         Grade(0.0, "cut_off"),
         Grade(2.0, "graded"),
         Grade(1.0, "graded", parts={"f1": math.inf}),
+        Grade(1.0, "graded", parts={"f1": np.array([1.0])}),
+        Grade(1.0, "graded", parts={1: 1.0}),
+        Grade(1.0, "graded", parts=None),
+        Grade(None, "graded"),
+        Grade(0.5, "failed", failure="time"),
     ],
     ids=repr,
 )
@@ -75,7 +80,31 @@ def test_anything_else_is_a_failed_answer(returned):
 
 def test_a_grade_of_its_own_is_kept():
     own = Grade(0.5, "graded", parts={"f1": 0.25})
-    assert grade(lambda answer, ground_truth: own) is own
+    assert grade(lambda answer, ground_truth: own) == own
+
+
+def test_a_grade_of_its_own_becomes_plain_floats():
+    own = Grade(np.float32(0.5), "graded", parts={"f1": np.float64(0.25), "exact": np.True_})
+    kept = grade(lambda answer, ground_truth: own)
+    assert kept == Grade(0.5, "graded", parts={"f1": 0.25, "exact": 1.0})
+    assert {type(number) for number in (kept.correctness, *kept.parts.values())} == {float}
+
+
+@pytest.mark.parametrize("kind", ["load", "execution", "result", "time", "memory", "output"])
+def test_a_known_kind_of_failure_is_kept(kind):
+    own = Grade(0.0, "failed", failure=kind)
+    assert grade(lambda answer, ground_truth: own) == own
+
+
+@pytest.mark.parametrize("failure", ["the answer was 7", "", None, ["time"], np.array(["time", "time"])])
+def test_any_other_text_of_a_failure_is_not_passed_on(failure):
+    assert grade(lambda answer, ground_truth: Grade(0.0, "failed", failure=failure)) == Grade(
+        0.0, "failed", failure="execution"
+    )
+
+
+def test_a_grade_that_did_not_fail_names_no_failure():
+    assert grade(lambda answer, ground_truth: Grade(1.0, "graded", failure="7")) == Grade(1.0, "graded")
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, RecursionError, MemoryError, SystemExit])
@@ -146,6 +175,6 @@ def test_the_identity_names_the_function_and_its_source():
     assert first != identity(asynchronous)
 
 
-@pytest.mark.parametrize("function", [len, sys.intern, eval("lambda a, b: 1.0")])
+@pytest.mark.parametrize("function", [len, sys.intern, str.__eq__, "7".__eq__, eval("lambda a, b: 1.0")])
 def test_a_function_without_source_has_an_empty_hash(function):
     assert identity(function).source_hash == ""

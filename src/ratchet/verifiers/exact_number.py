@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 _MAX_DIGITS = 400  # of a whole number; more are left to the symbolic comparison
 _THOUSANDS = re.compile(r"(?<![0-9,.])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])")
-_SPACED_THOUSANDS = re.compile(r"(?<![0-9,.] )\b([1-9][0-9]{0,2}(?: [0-9]{3})+)\b(?!/)")
+_SPACED_THOUSANDS = re.compile(r"(?<![0-9,.] )\b([1-9][0-9]{0,2}(?: [0-9]{3})+)(?![0-9_/])")
 _DECIMAL = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 _NUMBER = re.compile(
     rf"(?P<sign>[-+]*)(?:"
@@ -33,8 +33,8 @@ class ExactNumber(NamedTuple):
 def read_exact(latex: str) -> ExactNumber | None:
     """Return the number an expression consists of, or None if it is not one plain number."""
     plain = _THOUSANDS.sub(lambda found: found[1].replace(",", ""), latex.strip())
-    plain = _SPACED_THOUSANDS.sub(lambda found: found[1].replace(" ", ""), plain)
-    found = _NUMBER.fullmatch(_without_blanks(plain))
+    plain = without_blanks(join_thousands(plain))
+    found = _NUMBER.fullmatch(plain)
     if found is None or len(plain) > _MAX_DIGITS:
         return None
     try:
@@ -52,7 +52,12 @@ def same_number(a: ExactNumber, b: ExactNumber) -> bool:
     return number.value in (percent.value, percent.value / 100)
 
 
-def _without_blanks(latex: str) -> str:
+def join_thousands(latex: str) -> str:
+    """Remove the blanks that separate thousands, as in 10 000."""
+    return _SPACED_THOUSANDS.sub(lambda found: found[1].replace(" ", ""), latex)
+
+
+def without_blanks(latex: str) -> str:
     """Remove blanks, except between two numbers: 2 1/2 is a mixed number and 5 6 none at all."""
     return re.sub(r"(?<![0-9]) +| +(?![0-9])", "", latex)
 

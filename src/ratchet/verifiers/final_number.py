@@ -5,8 +5,8 @@ Accepts ``**73.**``, ``$1,234.50``, ``1{,}234``, ``73km``, ``+73``, ``-$73`` and
 ``3/4`` ends in the number 4 and ``9**9**9`` in the number 9; use the ``math`` verifier for expressions.
 
 Takes the *last* number, not any number, because a policy that lists every candidate would otherwise be paid for
-guessing. A number of more than 40 digits ends the search without a result: it bounds the arithmetic, and skipping it
-would let noise hide behind an earlier number. Time is linear in the text.
+guessing. A last number of more than 40 digits, or one that is part of a larger one (``73²``, ``√73``, ``73k``,
+``73 million``), is no result: skipping it would let noise hide behind an earlier number. Time is linear in the text.
 """
 
 import re
@@ -20,12 +20,13 @@ from ratchet.verifiers.reading import part_to_read
 
 _MAX_DIGITS = 40
 _MAX_EXPONENT_DIGITS = 4  # 1e9999 is beyond any answer; Decimal compares it without writing it out
-# Commas between groups of three, also as LaTeX writes them: 1,234  1{,}234  1,\!234  1\,234
-_SEPARATOR = re.compile(r"\{,\}|,\\!|\\,|,")
+# Between groups of three: commas, also as LaTeX writes them (1,234  1{,}234  1,\!234  1\,234), and no-break spaces.
+_SEPARATOR = re.compile(r"\{,\}|,\\!|\\,|,|[\u00a0\u202f]")
 # Digits with what may stand between them. Not inside a name or an index (x2, H2O, x_2, x_{2}), though Markdown's
 # _73_ and __73__ are numbers: only an underscore after a letter or digit makes an index.
 _DIGITS = re.compile(
-    r"(?<![^\W_])(?<![^\W_]_)(?<![^\W_]_\{)(?<![0-9]\.)(\.?[0-9]+(?:(?:\.|,\\!|,|\{,\}|\\,)[0-9]+)*)"
+    r"(?<![^\W_])(?<![^\W_]_)(?<![^\W_]_\{)(?<![0-9]\.)"
+    r"(\.?[0-9]+(?:(?:\.|,\\!|,|\{,\}|\\,|[\u00a0\u202f](?=[0-9]{3}(?![0-9])))[0-9]+)*)"
     r"([eE][-+]?[0-9]+(?![^\W_]))?"
 )
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
@@ -34,12 +35,23 @@ _MINUS = "-\N{MINUS SIGN}"
 # number a currency sign may stand; blanks only after an equals sign, since "- 73" is a list item elsewhere.
 _SIGN = re.compile(rf"(?:(?<![^\W_])(?<![)\]}}%])([-+{_MINUS[1]}])(?:\\?[$€£¥])?|=\s*([-{_MINUS[1]}])\s*)\Z")
 _SIGN_REACH = 24
+# What makes a number part of a larger one: a radical before it; after it a raised or lowered digit, a vulgar fraction,
+# or a word that multiplies it (also 73k, but not 273 K).
+_RADICAL_BEFORE = re.compile(r"[\u221a-\u221c][ ({]*\Z")
+_MORE_AFTER = re.compile(
+    r"[\u00b9\u00b2\u00b3\u2070-\u208e]|[ \u00a0\u202f]?[\u00bc-\u00be\u2150-\u215f\u2189]|[kK](?![^\W_])| k(?![^\W_])"
+    r"|[ \u00a0\u202f*_~$-]{0,4}(?:\\(?:text|mathrm)\s?\{\s?)?"
+    r"(?i:dozens?|(?:hundred|thousand|million|billion|trillion)(?:s|ths?)?)(?![^\W_])"
+)
 # Nothing but digits, LaTeX commands and operators: a ground truth like that is an expression, not a worked solution.
 _ONLY_SYMBOLS = re.compile(r"(?:\\[A-Za-z]+|[^A-Za-z])*")
 
 
 class FoundNumber(NamedTuple):
-    """A number in a text: its value, None where it has too many digits to be read, and how it is written."""
+    """A number in a text: its value, and how it is written. The value is None where it cannot be read.
+
+    It cannot be when it has too many digits or is part of something larger (73², 73 million).
+    """
 
     value: Decimal | None
     written: str
@@ -82,7 +94,7 @@ def ground_truth_problem(ground_truth: str) -> str | None:
     if not numbers:
         return "holds no number"
     if numbers[-1].value is None:
-        return f"ends in a number of more than {_MAX_DIGITS} digits"
+        return f"ends in a number of more than {_MAX_DIGITS} digits, or in part of a larger number such as 73k"
     if len(numbers) > 1 and _ONLY_SYMBOLS.fullmatch(ground_truth) and "####" not in ground_truth:
         return "is an expression of several numbers, not one number (the math verifier reads expressions)"
     return None
@@ -102,7 +114,17 @@ def _numbers(text: str) -> Iterator[FoundNumber]:
         else:
             sign = _sign_before(text, start)
         written_sign = sign if start and text[start - 1] == sign else ""
-        yield from _number(sign, plain, exponent, written_sign + text[start : found.end()])
+        written = written_sign + text[start : found.end()]
+        if _is_part_of_more(text, found.start(), found.end()):
+            yield FoundNumber(None, written)
+        else:
+            yield from _number(sign, plain, exponent, written)
+
+
+def _is_part_of_more(text: str, start: int, end: int) -> bool:
+    """Tell whether what stands around a number makes another number of it."""
+    before = text[max(0, start - _SIGN_REACH) : start]
+    return _RADICAL_BEFORE.search(before) is not None or _MORE_AFTER.match(text, end) is not None
 
 
 def _number(sign: str, digits: str, exponent: str, written: str) -> Iterator[FoundNumber]:

@@ -5,8 +5,9 @@ agree, else the answer is unparseable: a policy cannot list its guesses. ``math-
 their own (``math_pool``): sympy needs seconds or gigabytes for some of what a policy writes, and its own time limit
 works on the main thread alone. Such an answer is *failed*, not wrong: it says nothing about the policy's mathematics.
 
-Equal means equal: 0.333 is not 1/3, and 3.14159 is not pi. Units after a number are left out; a percentage equals the
-number with and without its sign. What ``math-verify`` lets through beyond that is listed in ``math_equality``.
+Equal means equal: 0.333 is not 1/3, and 3.14159 is not pi. A unit after a number is left out where the other side has
+none, and two different units differ; a percentage equals the number with and without its sign. What ``math-verify``
+lets through beyond that is listed in ``math_equality``.
 """
 
 from ratchet.config import MathVerifier

@@ -14,7 +14,7 @@ import sympy
 from latex2sympy2_extended.logic import And
 from sympy.core.function import AppliedUndef
 
-from ratchet.verifiers.exact_number import same_number
+from ratchet.verifiers.exact_number import same_number, without_blanks
 from ratchet.verifiers.math_expression import Expression
 
 _DIGITS = 60  # working precision of the numeric check
@@ -31,7 +31,7 @@ def are_equal(gold: Expression, answer: Expression) -> bool:
         return False
     if gold.words is not None or answer.words is not None:
         return gold.words == answer.words
-    if gold.latex.replace(" ", "") == answer.latex.replace(" ", ""):
+    if without_blanks(gold.latex) == without_blanks(answer.latex):
         return True
     if gold.in_base is not None or answer.in_base is not None:
         return _same_in_base(gold, answer)

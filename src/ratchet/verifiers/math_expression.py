@@ -14,7 +14,7 @@ import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy, normalize_latex
 from latex2sympy2_extended.math_normalization import NormalizationConfig
 
-from ratchet.verifiers.exact_number import ExactNumber, read_exact
+from ratchet.verifiers.exact_number import ExactNumber, join_thousands, read_exact, without_blanks
 
 _NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
@@ -65,12 +65,21 @@ _PLAIN_UNITS = (
     "km/h|m/s|USD|EUR|euros?|percent"
 )
 _PLAIN_UNIT = re.compile(rf"(?<=[0-9}})])\s*({_PLAIN_UNITS})(?:\s*\^\s*\{{?[23]\}}?)?\s*$")
+# What a text group may not hold beside a number: guesses, operators, a factor. Such an answer is never read in part.
+_SAYS_MORE = re.compile(
+    r"[0-9+*=<>!²³√¼½¾]|\\(?!%)|^\s*(?:squared|cubed)\b"
+    r"|\b(?:and|or|nor|not|dozens?|scores?|tenths?|(?:hundred|thousand|million|billion|trillion)(?:s|ths?)?)\b",
+    re.IGNORECASE,
+)
+_JOINT = re.compile(r"\\text\s*\{\s*(?:and|or)\s*\}(?=\s*[^\s}])")  # between two expressions
+_POWER_OF_UNIT = re.compile(r"(?<=[A-Za-z])(?:\^-?[1-9](?![0-9])|[²³])")
+_BLANK_BETWEEN_DIGITS = re.compile(r"[0-9] +[0-9]")
 _TEXT_ONLY = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _WORDS = re.compile(r"(?=.*(?:[A-Za-z]{4}|\b(?:yes|no|odd|all|none)\b))[A-Za-z][A-Za-z ,.'-]*", re.IGNORECASE)
 _IN_BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?_\{?([0-9]{1,2})\}?")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 
-# Spellings of one unit. Two known units that differ make two answers differ; an unknown one says nothing.
+# Spellings of one unit. A unit that is not listed equals its own spelling only.
 _UNITS = {
     spelling: name
     for name, spellings in {
@@ -97,6 +106,9 @@ _UNITS = {
         "l": "l liter litre",
         "cent": "cent",
         "dollar": "dollar usd",
+        "euro": "euro eur",
+        "mi/h": "mph",
+        "km/h": "kph kmh kmph",
     }.items()
     for spelling in spellings.split()
 }
@@ -104,10 +116,13 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression after cleaning. Equal ``latex`` means equal, whatever it is."""
+    """An expression after cleaning. Equal ``latex`` means equal, whatever it is.
+
+    ``unit`` is the normalised unit that was removed, empty if there was none.
+    """
 
     latex: str
-    unit: str | None
+    unit: str
 
     @cached_property
     def words(self) -> str | None:
@@ -124,7 +139,7 @@ class Expression:
     @cached_property
     def in_base(self) -> tuple[str, int] | None:
         """Digits and base of a number such as 101_2."""
-        found = _IN_BASE.fullmatch(self.latex.replace(" ", ""))
+        found = _IN_BASE.fullmatch(without_blanks(self.latex))
         return (found[1].upper(), int(found[2])) if found else None
 
     @cached_property
@@ -137,9 +152,12 @@ class Expression:
 
     @cached_property
     def form(self) -> Any:
-        """The sympy form, not evaluated, or None if the LaTeX cannot be parsed."""
+        """The sympy form, not evaluated, or None if the LaTeX cannot be parsed or only in part."""
+        latex = join_thousands(self.latex)
+        if _says_more(_JOINT.sub(" ", latex)) or _BLANK_BETWEEN_DIGITS.search(latex):
+            return None
         try:
-            normal = normalize_latex(self.latex, _NORMALIZATION)
+            normal = normalize_latex(latex, _NORMALIZATION)
             in_degrees = "\\circ" in normal and _TRIGONOMETRY.search(normal) is not None
             parsed = latex2sympy(
                 normal,
@@ -165,20 +183,44 @@ def expression(latex: str) -> Expression:
     """Clean one expression. Cached, because the siblings of a group share their ground truth and many answers."""
     for pattern, replacement in _REPLACEMENTS:
         latex = pattern.sub(replacement, latex)
-    latex = _MAGNITUDE.sub(lambda found: rf" \times 10^{{{_MAGNITUDES[found[1]]}}}\text{{", latex).strip()
+    factors = 1
+    while factors:  # hundred thousand
+        latex, factors = _MAGNITUDE.subn(lambda found: rf" \times 10^{{{_MAGNITUDES[found[1]]}}}\text{{", latex)
     latex = re.sub(r"\\text\{\s*\}", "", latex).strip()
-    unit = None
+    unit = ""
     found = _UNIT_GROUP.search(latex) or _PLAIN_UNIT.search(latex)
-    if found and found.start() > 0 and re.search(r"[0-9A-Za-z})]\s*$", latex[: found.start()]):
-        unit = _unit_name(found[1].strip().casefold())
+    if (
+        found
+        and found.start() > 0
+        and re.search(r"[0-9A-Za-z})]\s*$", latex[: found.start()])
+        and not _says_more(found.group())
+    ):
+        unit = _unit_name(found.group())
         latex = latex[: found.start()].strip()
     if _TRIGONOMETRY.search(latex) is None:
         latex = latex.replace("^{\\circ}", "").strip()
     return Expression(" ".join(latex.split()), unit)
 
 
-def _unit_name(spelling: str) -> str | None:
-    return _UNITS.get(spelling) or _UNITS.get(spelling.removesuffix("s"))
+def _says_more(latex: str) -> bool:
+    r"""Tell whether a text group holds more than a unit or a name: 3\text{ or 4}, 3\text{ dozen}."""
+    return any(_SAYS_MORE.search(_POWER_OF_UNIT.sub("", group)) for group in _TEXT_ONLY.findall(latex))
+
+
+def _unit_name(latex: str) -> str:
+    r"""Normalise a unit, so that ``\text{ square meters}`` and ``\mathrm{m}^2`` are both ``m^2``."""
+    name = re.sub(r"[.(){}~,\\]", "", _TEXT_ONLY.sub(r"\1", latex).casefold())
+    name = name.replace("²", "^2").replace("³", "^3")
+    name = re.sub(r"\bper\b", "/", name)
+    name = re.sub(r"\b(?:square|sq)\s+([a-z]+)|\b([a-z]+)\s+squared\b", r"\1\2^2", name)
+    name = re.sub(r"\b(?:cubic|cu)\s+([a-z]+)|\b([a-z]+)\s+cubed\b", r"\1\2^3", name)
+    name = re.sub(r"\s*([/^])\s*", r"\1", " ".join(name.split()))
+    return re.sub(r"[a-z]+", lambda word: _word_of_unit(word[0]), name)
+
+
+def _word_of_unit(word: str) -> str:
+    singular = word.removesuffix("s") if len(word) > 2 else word
+    return _UNITS.get(word) or _UNITS.get(singular) or singular
 
 
 def _symbol_first(form: Any) -> Any:

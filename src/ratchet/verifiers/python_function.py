@@ -9,7 +9,7 @@ import functools
 import hashlib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ratchet.config import PythonVerifier
@@ -18,6 +18,7 @@ from ratchet.records import Grade, Prompt
 from ratchet.verifiers.reading import part_to_read
 
 _UNUSABLE = Grade(correctness=0.0, outcome="failed", failure="result")
+_FAILURES = ("load", "execution", "result", "time", "memory", "output")
 
 
 def identity(function: Callable[..., Any]) -> PythonVerifier:
@@ -33,7 +34,9 @@ def identity(function: Callable[..., Any]) -> PythonVerifier:
         source_hash = hashlib.sha256(inspect.getsource(named).encode()).hexdigest()
     except (OSError, TypeError):
         source_hash = ""
-    return PythonVerifier(module=named.__module__ or "", name=named.__qualname__, source_hash=source_hash)
+    return PythonVerifier(
+        module=getattr(named, "__module__", "") or "", name=named.__qualname__, source_hash=source_hash
+    )
 
 
 class PythonFunction:
@@ -64,7 +67,7 @@ class PythonFunction:
         except (Exception, SystemExit):  # whatever the user's code raises is data: counted and shown, not ours to fix
             return Grade(correctness=0.0, outcome="failed", failure="execution")
         if isinstance(returned, Grade):
-            return returned if _is_sound(returned) else _UNUSABLE
+            return _rebuilt(returned) or _UNUSABLE
         number = _number(returned)
         return _UNUSABLE if number is None else Grade(correctness=number, outcome="graded")
 
@@ -114,9 +117,35 @@ def _number(returned: object) -> float | None:
     return number if math.isfinite(number) and 0 <= number <= 1 else None
 
 
-def _is_sound(grade: Grade) -> bool:
-    """Tell whether a grade of the user's own keeps the rules of a Grade."""
-    numbers = [grade.correctness, *grade.parts.values()]
-    if any(_number(number) is None for number in numbers):
-        return False
-    return grade.outcome == "graded" or (grade.outcome in ("unparseable", "failed") and grade.correctness == 0)
+def _rebuilt(grade: Grade) -> Grade | None:
+    """Return a grade of the user's own with plain floats, or None if it breaks the rules of a Grade.
+
+    What it says of a failure is kept only if it is one of the known kinds: any other text could repeat the answer.
+    """
+    correctness = _number(grade.correctness)
+    parts = _plain_parts(grade.parts)
+    if correctness is None or parts is None:
+        return None
+    if grade.outcome == "graded":
+        return Grade(correctness, "graded", parts)
+    if correctness != 0:
+        return None
+    if grade.outcome == "unparseable":
+        return Grade(0.0, "unparseable", parts)
+    if grade.outcome == "failed":
+        known = isinstance(grade.failure, str) and grade.failure in _FAILURES
+        return Grade(0.0, "failed", parts, failure=str(grade.failure) if known else "execution")
+    return None
+
+
+def _plain_parts(parts: object) -> dict[str, float] | None:
+    """Return the parts of a grade as plain floats, or None if one is no number in 0..1 or has no text as its name."""
+    if not isinstance(parts, Mapping):
+        return None
+    plain = {}
+    for name, part in parts.items():
+        number = _number(part)
+        if number is None or not isinstance(name, str):
+            return None
+        plain[str(name)] = number
+    return plain
