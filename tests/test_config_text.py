@@ -97,7 +97,7 @@ def test_flags_yaml_and_mappings_accept_and_refuse_the_same(key, text, value, ac
 SENTENCES = [
     ({"rl": {"rounds": 0}}, "Rounds (rl.rounds) is 0; it must be at least 1 or 'full'."),
     ({"rl": {"top_p": 1.5}}, "Top-p (rl.top_p) is 1.5; it must be at most 1."),
-    ({"rl": {"temperature": 0}}, "Temperature (rl.temperature) is 0; it must be above 0."),
+    ({"rl": {"temperature": 0}}, "Temperature (rl.temperature) is 0; it must be at least 0.01."),
     ({"optimizer": {"beta1": 1}}, "Beta 1 (optimizer.beta1) is 1; it must be below 1."),
     ({"rl": {"temperature": "hot"}}, 'Temperature (rl.temperature) is "hot"; it must be a number.'),
     ({"seed": 1.5}, "Seed (seed) is 1.5; it must be a whole number."),
@@ -264,3 +264,22 @@ def test_reading_settings_changes_nothing_for_others_who_read_yaml():
 def test_the_defaults_are_settings_too():
     assert build({}) == RunConfig()
     assert build(json.loads(RunConfig().model_dump_json())) == RunConfig()
+
+
+def circle():
+    content = []
+    content.append(content)
+    return content
+
+
+@pytest.mark.parametrize(("settings", "flags"), [({"model": circle()}, {}), ({}, {"rl.rounds": "&a [*a]"})])
+def test_a_value_that_contains_itself_is_refused_in_words(settings, flags):
+    with pytest.raises(InvalidSetting, match="contains itself"):
+        build(settings, flags)
+
+
+def test_a_file_whose_alias_names_itself_is_refused_in_words(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text("data: &a\n  source: *a\n")
+    with pytest.raises(InvalidSetting):
+        build(read_file(path))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ratchet import journal
+from ratchet import journal, service
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, DiskFull, NotFound
 from ratchet.journal import RunFolder, check_room, disk_full_as_error, ratchet_home, write_atomically
@@ -160,7 +160,7 @@ def test_a_torn_last_line_is_no_event_and_is_cut_off_by_the_next(folder, torn):
     with folder.events_path.open("ab") as file:
         file.write(torn)
     assert [event["seq"] for event in folder.events()] == [1]
-    folder.append_event("round")
+    folder.append_event("round", record={"round": 0})
     assert [(event["seq"], event["event"]) for event in folder.events()] == [(1, "started"), (2, "round")]
     assert folder.events_path.read_bytes().count(b"\n") == 2
 
@@ -332,3 +332,122 @@ def test_a_folder_that_cannot_be_written_to_is_refused_in_words(folder, monkeypa
     shutil.rmtree(folder.path)
     with pytest.raises(Conflict, match="cannot be written to"), folder.locked():
         pass
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}",
+        b"5",
+        b'{"event": 5}',
+        b'{"event": "round"}',
+        b'{"event": "round", "record": {}}',
+        b'{"event": "round", "record": 5}',
+        b'{"event": "ended", "ending": "stopped"}',
+        b'{"event": "heldout", "when": []}',
+        b'{"event": "note"}',
+        b'{"event": []}',
+    ],
+)
+def test_an_event_without_what_its_kind_holds_is_damage(folder, line):
+    folder.events_path.write_bytes(line + b"\n")
+    with pytest.raises(Conflict, match="damaged"):
+        list(folder.events())
+
+
+def test_a_run_without_its_time_is_damaged(folder):
+    folder.write_run({"id": "r1"})
+    with pytest.raises(Conflict, match="damaged"):
+        folder.read_run()
+
+
+def test_a_round_of_another_name_is_somebody_elses_file(folder):
+    folder.write_rollouts(1, iter(ROWS))
+    (folder.rollouts_path / "round-abc.jsonl").write_text("x")
+    assert folder.last_rollouts() == 1
+    folder.drop_rollouts_after(0)
+    assert files_of(folder.rollouts_path) == ["round-abc.jsonl"]
+
+
+@pytest.mark.parametrize("content", [b"{\n", b"\xff\n"])
+def test_damaged_rollouts_are_named(folder, content):
+    folder.rollouts_file(1).write_bytes(content)
+    with pytest.raises(Conflict, match=r"round-001\.jsonl"):
+        folder.read_rollouts(1)
+
+
+def test_the_rollouts_folder_is_made_again_where_someone_removed_it(folder):
+    shutil.rmtree(folder.rollouts_path)
+    folder.write_rollouts(1, iter(ROWS))
+    assert folder.read_rollouts(1) == ROWS
+    assert folder.rollouts_path.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"folder": 5}', b"\xff"])
+def test_a_damaged_entry_of_the_index_hides_no_other_run(folder, content):
+    (ratchet_home() / "index" / "a.json").write_bytes(content)
+    assert [found.path for found in RunFolder.all()] == [folder.path]
+    with pytest.raises(Conflict, match=r"a\.json"):
+        RunFolder.find("a")
+
+
+def test_a_run_that_was_moved_is_found_by_id_once_it_was_opened_by_path(folder, tmp_path):
+    run_id = folder.run_id
+    folder.path.rename(tmp_path / "moved")
+    with pytest.raises(NotFound):
+        RunFolder.find(run_id)
+    RunFolder.find(str(tmp_path / "moved"))
+    assert RunFolder.find(run_id).path == tmp_path / "moved"
+
+
+def test_opening_a_copy_leaves_the_index_at_the_original(folder, tmp_path):
+    shutil.copytree(folder.path, tmp_path / "copy")
+    RunFolder.find(str(tmp_path / "copy"))
+    assert RunFolder.find(folder.run_id).path == folder.path
+
+
+def test_a_moved_run_opens_though_the_index_cannot_be_written(folder, tmp_path, monkeypatch):
+    folder.path.rename(tmp_path / "moved")
+    monkeypatch.setattr(os, "replace", failing_after(0, OSError(errno.EROFS, "Read-only file system")))
+    assert RunFolder.find(str(tmp_path / "moved")).path == tmp_path / "moved"
+
+
+def loop(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    return tmp_path / "loop" / "run"
+
+
+@pytest.mark.parametrize(
+    "place", [loop, lambda path: path / ("x" * 300), lambda path: path / "a\0b"], ids=["loop", "long", "null"]
+)
+def test_a_place_that_cannot_be_is_refused_in_words(place, tmp_path):
+    with pytest.raises(Conflict, match=r"cannot be used: .* Choose another --out"):
+        RunFolder.create(RunConfig(), place(tmp_path))
+    (tmp_path / "again").mkdir()
+    with pytest.raises(Conflict, match=r"cannot be used: .* Choose another --out"):
+        service.create_and_train(RunConfig(), place(tmp_path / "again"))
+
+
+def test_a_home_that_is_a_file_is_refused_in_words_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "file"))
+    with pytest.raises(Conflict, match="RATCHET_HOME"):
+        RunFolder.create(RunConfig(), tmp_path / "run")
+    assert files_of(tmp_path) == ["file"]
+    with pytest.raises(Conflict, match="RATCHET_HOME"):
+        service.create_and_train(RunConfig())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        5,
+        {"prompt_id": 1, "prompt": [], "ground_truth": "1", "answers": []},
+        {"prompt_id": 1, "prompt": [{"content": "a"}], "ground_truth": "1", "answers": [{"text": "a"}]},
+    ],
+)
+def test_samples_without_what_is_shown_of_them_are_damaged(folder, row):
+    folder.write_rollouts(1, iter([row]))
+    with pytest.raises(Conflict, match="damaged"):
+        service.samples(str(folder.path), 1)

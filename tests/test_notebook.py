@@ -165,3 +165,12 @@ def test_a_callback_that_raises_ends_the_run_and_it_can_be_resumed(tmp_path):
     seen = []
     assert ratchet.resume(folder.path, on_round=seen.append).ending == "all_rounds"
     assert [record.round for record in seen] == [2]
+
+
+@pytest.mark.parametrize(
+    ("config", "options"), [(None, {}), (5, {}), ([], {}), ({}, {"out": 5}), ({}, {"on_round": 5})]
+)
+def test_an_argument_of_a_wrong_type_is_refused_before_anything_starts(config, options):
+    with pytest.raises(InvalidSetting, match=r"(is|are) of type (int|list|NoneType); give"):
+        ratchet.train(config, **options)
+    assert service.list_runs() == []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ratchet import service, worker
-from ratchet.errors import Conflict, NoLearningSignal, NotFinite, OutOfMemory
+from ratchet.errors import Conflict, DiskFull, NoLearningSignal, NotFinite, OutOfMemory
 from ratchet.journal import RunFolder
 from ratchet.records import RoundRecord
 from ratchet.worker import Watch
@@ -636,3 +636,34 @@ def test_a_run_killed_again_and_again_comes_to_the_same_result(start_cli, cli, u
 
 def test_a_record_reads_back_as_it_was_reported(reference):
     assert [RoundRecord.model_validate(record).round for record in records(reference[0])] == [0, 1, 2, 3]
+
+
+def test_a_resume_on_a_disk_that_is_still_full_keeps_ending_and_adapter(on_files, monkeypatch):
+    before = adapter_bytes(on_files)
+
+    def full(*_):
+        raise DiskFull("full")
+
+    monkeypatch.setattr(RunFolder, "stage_adapter", full)
+    monkeypatch.setattr(RunFolder, "write_rollouts", full)
+    result = worker.run(on_files)
+    assert (result.status, result.ending) == ("stopped_early", "disk_full")
+    assert adapter_bytes(on_files) == before
+
+
+def test_an_adapter_that_differs_and_cannot_be_written_ends_a_resume_like_a_full_disk(on_files, monkeypatch):
+    def full(*_):
+        raise DiskFull("full")
+
+    (on_files.adapter_path / "adapter_model.safetensors").write_bytes(b"")
+    monkeypatch.setattr(RunFolder, "stage_adapter", full)
+    result = worker.run(on_files)
+    assert (result.status, result.ending) == ("stopped_early", "disk_full")
+
+
+def test_a_run_too_short_to_be_failed_for_want_of_a_signal_says_that_there_was_none(tmp_path):
+    # The tiny model has never seen six pairs.
+    result = train(tmp_path / "run", small(data__pairs=6, rounds=1))[1]
+    assert (result.status, result.ending) == ("completed", "all_rounds")
+    assert "no gain" in result.message
+    assert "There was no learning signal in rounds 1 to 1" in result.message

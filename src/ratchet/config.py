@@ -349,7 +349,7 @@ class RlSettings(Settings):
         "refill for dapo, else off.",
     )
     temperature: float = setting(
-        1.0, gt=0, le=5, label="Temperature", help="Flattens (above 1) or sharpens (below 1) what is sampled."
+        1.0, ge=0.01, le=5, label="Temperature", help="Flattens (above 1) or sharpens (below 1) what is sampled."
     )
     top_p: float = setting(
         1.0, gt=0, le=1, label="Top-p", help="Samples from the likeliest tokens that add up to this probability."

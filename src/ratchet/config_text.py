@@ -80,6 +80,17 @@ def build(settings: Mapping[str, Any], flags: Mapping[str, str] | None = None) -
     Raises:
         InvalidSetting: one sentence for each setting that is wrong.
     """
+    try:
+        text = json.dumps(_merged(settings, flags or {}))
+    except (RecursionError, ValueError) as error:  # json's words for a circle and for too much depth
+        raise InvalidSetting("The settings hold a value that contains itself or is nested too deeply.") from error
+    try:
+        return RunConfig.model_validate_json(text)
+    except ValidationError as error:
+        raise _explained(error) from error
+
+
+def _merged(settings: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for key, value in settings.items():
         plain = _plain(value, str(key))
@@ -87,13 +98,10 @@ def build(settings: Mapping[str, Any], flags: Mapping[str, str] | None = None) -
             _set(merged, str(key), plain, is_new=True)
         else:
             _set(merged, full_key(str(key)), plain, is_new=True)
-    for key, text in (flags or {}).items():
+    for key, text in flags.items():
         _set(merged, full_key(key), _typed(full_key(key), text))
     _read_none(merged)
-    try:
-        return RunConfig.model_validate_json(json.dumps(merged))
-    except ValidationError as error:
-        raise _explained(error) from error
+    return merged
 
 
 def _plain(value: Any, key: str) -> Any:

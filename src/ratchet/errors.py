@@ -92,7 +92,7 @@ class ModelUnavailable(RatchetError):
 
 
 class NotFinite(RatchetError):
-    """The loss or the gradient was NaN or infinite in two steps in a row."""
+    """The loss or the gradient was NaN or infinite in two steps in a row, or the model's output while sampling."""
 
     code = "not_finite"
 

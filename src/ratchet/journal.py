@@ -17,13 +17,14 @@ kill, is not an event. Knows nothing of tensors: it is handed the bytes of check
 import errno
 import fcntl
 import json
+import logging
 import os
 import re
 import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -31,9 +32,21 @@ from typing import IO, Any
 import platformdirs
 
 from ratchet.config import RunConfig
-from ratchet.errors import Conflict, DiskFull, NotFound
+from ratchet.errors import Conflict, DiskFull, NotFound, RatchetError
+
+log = logging.getLogger(__name__)
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_PATH_SHOWN = 200
+_OUT_ADVICE = "Choose another --out."
+_HOME_ADVICE = "It is where Ratchet keeps its list of runs: set RATCHET_HOME to a folder that can be written to."
+# What an event of each kind must hold for those who read it.
+_EVENT_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "round": {"record": dict},
+    "ended": {"status": str, "ending": str, "message": str},
+    "heldout": {"when": str, "accuracy": (int, float)},
+    "note": {"text": str},
+}
 _LOCK_ATTEMPTS, _LOCK_PAUSE_SECONDS = 4, 0.05
 
 
@@ -92,14 +105,35 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _damage_as_error(path: Path) -> Iterator[None]:
+def damage_as_error(path: Path) -> Iterator[None]:
     """Turn what reading a damaged file raises into Conflict, which names the file and never quotes it."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Conflict(
             f"{path} cannot be read ({type(error).__name__}): it is damaged, or of another version of Ratchet."
         ) from error
+
+
+@contextmanager
+def unusable_as_error(path: Path, advice: str) -> Iterator[None]:
+    """Turn what a place raises that no run can be kept in (a loop of links, no permission) into Conflict."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        place = str(path) if len(str(path)) <= _PATH_SHOWN else str(path)[:_PATH_SHOWN] + "..."
+        raise Conflict(f"{place} cannot be used: {reason}. {advice}") from error
+
+
+def resolved(path: Path, advice: str = _OUT_ADVICE) -> Path:
+    """Return a place for runs without links and ~.
+
+    Raises:
+        Conflict: there can be no such place.
+    """
+    with unusable_as_error(path, advice):
+        return expanded(path).resolve()
 
 
 def _is_file(path: Path) -> bool:
@@ -107,6 +141,16 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # a name that no file can have
         return False
+
+
+def _indexed(entry: Path) -> Path:
+    """Return the run folder that an entry of the index names.
+
+    Raises:
+        Conflict: the entry is damaged.
+    """
+    with damage_as_error(entry):
+        return Path(json.loads(entry.read_text(encoding="utf-8"))["folder"])
 
 
 def _taken(file: IO[str], kind: int, attempts: int = 1) -> bool:
@@ -149,7 +193,7 @@ class RunFolder:
         """
         created = datetime.now(UTC)
         run_id = f"r{created:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        path = (expanded(out) if out else ratchet_home() / "runs" / run_id).resolve()
+        path = resolved(out) if out else resolved(ratchet_home() / "runs" / run_id, _HOME_ADVICE)
         folder = cls(path)
         cls.refuse_taken(path)
         is_new = not path.exists()
@@ -164,9 +208,10 @@ class RunFolder:
         try:
             write_atomically(folder.config_path, config.model_dump_json(indent=2).encode())
             folder.write_run({"id": run_id, "created_at": created_at})
-            with disk_full_as_error(index):
-                index.mkdir(parents=True, exist_ok=True)
-            write_atomically(index / f"{run_id}.json", json.dumps(entry).encode())
+            with unusable_as_error(ratchet_home(), _HOME_ADVICE):
+                with disk_full_as_error(index):
+                    index.mkdir(parents=True, exist_ok=True)
+                write_atomically(index / f"{run_id}.json", json.dumps(entry).encode())
         except BaseException:
             # Half a run folder could neither be resumed nor be given again.
             shutil.rmtree(folder.rollouts_path, ignore_errors=True)
@@ -184,9 +229,12 @@ class RunFolder:
         Raises:
             Conflict: it does.
         """
-        if cls(path).run_path.exists():
+        with unusable_as_error(path, _OUT_ADVICE):
+            holds_run = cls(path).run_path.exists()
+            is_taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
+        if holds_run:
             raise Conflict(f"{path} already holds a run. Go on with it by ratchet resume, or choose another --out.")
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if is_taken:
             raise Conflict(f"{path} already exists and is not empty. Choose another --out.")
 
     @classmethod
@@ -195,27 +243,48 @@ class RunFolder:
 
         Raises:
             NotFound: neither is there.
+            Conflict: its entry in the index is damaged.
         """
         path = expanded(run_or_folder)
         if _is_file(path / "run.json"):
-            return cls(path.resolve())
+            folder = cls(path.resolve())
+            folder._follow_move()
+            return folder
         entry = ratchet_home() / "index" / f"{run_or_folder}.json"
         if re.fullmatch(r"[\w.-]+", run_or_folder) and _is_file(entry):
-            folder = cls(Path(json.loads(entry.read_text(encoding="utf-8"))["folder"]))
-            if folder.run_path.is_file():
+            folder = cls(_indexed(entry))
+            if _is_file(folder.run_path):
                 return folder
             raise NotFound(f"Run {run_or_folder} was in {folder.path}, which holds no run any more.")
         raise NotFound(f"There is no run {run_or_folder}: no such folder, and no run of that id in {ratchet_home()}.")
 
     @classmethod
     def all(cls) -> list["RunFolder"]:
-        """Return every indexed run whose folder is still there, oldest first."""
+        """Return every indexed run whose folder is still there, oldest first.
+
+        A damaged entry is named in the log and left out.
+        """
         folders = []
         for entry in sorted((ratchet_home() / "index").glob("*.json")):
-            folder = cls(Path(json.loads(entry.read_text(encoding="utf-8"))["folder"]))
-            if folder.run_path.is_file():
+            try:
+                folder = cls(_indexed(entry))
+            except Conflict as error:
+                log.warning("%s", error)
+                continue
+            if _is_file(folder.run_path):
                 folders.append(folder)
         return folders
+
+    def _follow_move(self) -> None:
+        """Enter the folder in the index in place of the one where the run no longer is."""
+        # A convenience: where the index or the run cannot be read or written, opening by path works all the same.
+        with suppress(OSError, ValueError, RatchetError):
+            record = self.read_run()
+            entry = ratchet_home() / "index" / f"{record['id']}.json"
+            is_name = re.fullmatch(r"[\w.-]+", record["id"])
+            if is_name and _is_file(entry) and not _is_file(_indexed(entry) / "run.json"):
+                moved = {"id": record["id"], "folder": str(self.path), "created_at": record["created_at"]}
+                write_atomically(entry, json.dumps(moved).encode())
 
     @property
     def run_id(self) -> str:
@@ -228,7 +297,7 @@ class RunFolder:
         Raises:
             Conflict: the file is damaged, or of a version that this Ratchet does not read.
         """
-        with _damage_as_error(self.config_path):
+        with damage_as_error(self.config_path):
             return RunConfig.model_validate_json(self.config_path.read_bytes())
 
     def read_run(self) -> dict[str, Any]:
@@ -237,9 +306,9 @@ class RunFolder:
         Raises:
             Conflict: the file is damaged.
         """
-        with _damage_as_error(self.run_path):
+        with damage_as_error(self.run_path):
             record: dict[str, Any] = json.loads(self.run_path.read_bytes())
-            if not isinstance(record, dict) or "id" not in record:
+            if not isinstance(record["id"], str) or not isinstance(record["created_at"], str):
                 raise ValueError("no run")
             return record
 
@@ -295,12 +364,16 @@ class RunFolder:
         """Yield the events written so far; a torn last line is left out."""
         if not self.events_path.exists():
             return
-        content = self.events_path.read_bytes()
+        with damage_as_error(self.events_path):
+            content = self.events_path.read_bytes()
         for line in content[: content.rfind(b"\n") + 1].splitlines():
-            with _damage_as_error(self.events_path):
+            with damage_as_error(self.events_path):
                 event = json.loads(line)
-                if not isinstance(event, dict):
+                fields = {"event": str, **_EVENT_FIELDS.get(event["event"], {})}
+                if not all(isinstance(event[name], kind) for name, kind in fields.items()):
                     raise ValueError("no event")
+                if event["event"] == "round" and not isinstance(event["record"]["round"], int):
+                    raise ValueError("no round")
             yield event
 
     def _whole_bytes(self) -> int:
@@ -367,17 +440,21 @@ class RunFolder:
         return kept[-1]
 
     def _rounds_kept(self) -> list[int]:
-        return sorted(self._round_of(file) for file in self.rollouts_path.glob("round-*.jsonl"))
+        return sorted(self._rollout_files())
 
     def drop_rollouts_after(self, number: int) -> None:
         """Remove rollouts of rounds that never finished."""
-        for file in self.rollouts_path.glob("round-*.jsonl"):
-            if self._round_of(file) > number:
+        for kept, file in self._rollout_files().items():
+            if kept > number:
                 file.unlink()
 
-    @staticmethod
-    def _round_of(file: Path) -> int:
-        return int(file.stem.removeprefix("round-"))
+    def _rollout_files(self) -> dict[int, Path]:
+        """Return round -> its rollouts; files of other names are somebody else's."""
+        found = {}
+        for file in self.rollouts_path.glob("round-*.jsonl"):
+            if match := re.fullmatch(r"round-([0-9]{1,9})", file.stem):
+                found[int(match[1])] = file
+        return found
 
     def stage_adapter(self, files: Mapping[str, bytes]) -> None:
         """Write the files of a new adapter beside ``adapter/``, so that putting it there needs no more room.
@@ -394,6 +471,15 @@ class RunFolder:
         except BaseException:
             shutil.rmtree(self._staged_adapter_path, ignore_errors=True)
             raise
+
+    def holds_adapter(self, files: Mapping[str, bytes]) -> bool:
+        """Tell whether ``adapter/`` is made of exactly these files."""
+        try:
+            return {file.name for file in self.adapter_path.iterdir()} == set(files) and all(
+                (self.adapter_path / name).read_bytes() == content for name, content in files.items()
+            )
+        except OSError:
+            return False
 
     def put_adapter(self) -> None:
         """Replace ``adapter/`` by the staged one.
@@ -414,13 +500,16 @@ class RunFolder:
 def _write_rows(path: Path, rows: Iterator[Mapping[str, Any]]) -> None:
     # A model may write half of a surrogate pair: kept as it is, since the samples show what was graded.
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    with disk_full_as_error(path.parent):
+        path.parent.mkdir(mode=0o700, exist_ok=True)  # someone may have made room by removing it
     write_atomically(path, "".join(lines).encode("utf-8", "surrogatepass"), private=True)
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     # Not splitlines: it also splits at characters that JSON leaves unescaped.
-    text = path.read_bytes().decode("utf-8", "surrogatepass")
-    return [json.loads(line) for line in text.split("\n") if line]
+    with damage_as_error(path):
+        text = path.read_bytes().decode("utf-8", "surrogatepass")
+        return [json.loads(line) for line in text.split("\n") if line]
 
 
 def check_room(path: Path, needed_bytes: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from ratchet import service
 from ratchet.config import PythonVerifier, RunConfig
 from ratchet.config_text import build, read_file
-from ratchet.errors import Conflict
+from ratchet.errors import Conflict, InvalidSetting
 from ratchet.journal import RunFolder
 from ratchet.records import RoundRecord, RunResult
 from ratchet.verifiers import identity
@@ -47,6 +47,13 @@ def train(
     Raises:
         RatchetError: see ``ratchet.errors``; its message says what to do.
     """
+    if not isinstance(config, RunConfig | Mapping | str | Path):
+        raise InvalidSetting(
+            f"The settings are of type {type(config).__name__}; give a RunConfig, a mapping or the path of a YAML file."
+        )
+    if out is not None and not isinstance(out, str | Path):
+        raise InvalidSetting(f"out is of type {type(out).__name__}; give the path of a folder, or leave it out.", "out")
+    watch = _watch(on_round)
     if isinstance(config, str | Path):
         config = build(read_file(Path(config)))
     elif not isinstance(config, RunConfig):
@@ -54,7 +61,7 @@ def train(
     if verifier is not None:
         read = config.verifier.read if config.verifier else None
         config = config.model_copy(update={"verifier": identity(verifier).model_copy(update={"read": read})})
-    return service.create_and_train(config, Path(out) if out else None, function=verifier, watch=_watch(on_round))
+    return service.create_and_train(config, Path(out) if out else None, function=verifier, watch=watch)
 
 
 def resume(
@@ -84,6 +91,9 @@ def _refuse_other_function(config: RunConfig, verifier: VerifierFunction) -> Non
 
 
 def _watch(on_round: OnRound | None) -> Any:
+    if on_round is not None and not callable(on_round):
+        kind = type(on_round).__name__
+        raise InvalidSetting(f"on_round is of type {kind}; give a function of a round's record.", "on_round")
     from ratchet.worker import Watch
 
     if on_round is None:

@@ -35,7 +35,7 @@ from ratchet.engine.memory import Budgets, fitted_budgets
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared, advice_on_rate, data_hash, highest_reward, prepare
-from ratchet.engine.rounds import Engine, StopReason, Task, When, number_of_rounds, train
+from ratchet.engine.rounds import Engine, StopReason, Task, When, diagnosis, number_of_rounds, train
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.update import Learner, new_optimizer
@@ -207,6 +207,9 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
         return ending, message
     except Interrupted as interrupted:
         return interrupted.reason, ""
+    except tuple(_KEEPING) as error:
+        # Before or after the rounds of a session that knows an adapter, such as a resumed one on a full disk.
+        return _keeping(session, error)
     finally:
         prepared.verifier.close()
 
@@ -221,9 +224,14 @@ def _trained(
         except Interrupted as interrupted:
             return interrupted.reason, ""
         except tuple(_KEEPING) as error:
-            if session.progress is None:
-                raise
-            return _KEEPING[type(error)], str(error)
+            return _keeping(session, error)
+
+
+def _keeping(session: _Session, error: RatchetError) -> tuple[Ending, str]:
+    """Return the ending of a fault and its message where there is an adapter to keep; raise it again elsewhere."""
+    if session.progress is None:
+        raise error
+    return _KEEPING[type(error)], str(error)
 
 
 def _engine(session: _Session, prepared: Prepared, policy: Policy) -> Engine:
@@ -312,8 +320,10 @@ def _resumed(session: _Session, engine: Engine, stream: PromptStream) -> Progres
             session.event("round", record=record.model_dump())
     before = [event["accuracy"] for event in events if event["event"] == "heldout" and event["when"] == "before"]
     session.heldout_before = before[-1] if before else None
-    folder.stage_adapter(engine.policy.adapter_files(progress.best_state))
-    folder.put_adapter()
+    files = engine.policy.adapter_files(progress.best_state)
+    if not folder.holds_adapter(files):  # written again needlessly it would need room that a full disk lacks
+        folder.stage_adapter(files)
+        folder.put_adapter()
     return progress
 
 
@@ -375,7 +385,7 @@ def _score_best(session: _Session, engine: Engine, prepared: Prepared, grader: G
         summary, rollouts = _score_heldout(engine, prepared, grader, _give_up_if(session))
         session.folder.write_heldout(_heldout_rows(prepared, rollouts))
         session.heldout_after = _heldout_event(session, "after", summary)
-    except (Interrupted, OutOfMemory, DiskFull) as error:
+    except (Interrupted, OutOfMemory, DiskFull, NotFinite) as error:
         with suppress(DiskFull):
             session.event("note", text=f"The held-out problems were not scored at the end ({error.code}).")
 
@@ -435,6 +445,10 @@ def _kept(prepared: Prepared, progress: Progress) -> str:
         kept += "kept."
     else:
         kept = f"The adapter of round {progress.best_round} is kept."
+    learned_from = progress.records[1:]
+    # Fewer rounds than it takes to call the task at fault; said all the same.
+    if learned_from and not any(record.informative_groups for record in learned_from):
+        kept += f" {diagnosis(learned_from)}"
     return f"{progress.rounds_done} of {rounds} rounds done. {kept}"
 
 

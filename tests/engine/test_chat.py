@@ -108,7 +108,15 @@ def test_template_options_reach_the_template():
 
 
 @pytest.mark.parametrize(
-    "template", ["{{ raise_exception('never') }}", "{{ nothing.at.all }}", "{% for", "{{ messages + 1 }}"]
+    "template",
+    [
+        "{{ raise_exception('never') }}",
+        "{{ nothing.at.all }}",
+        "{% for",
+        "{{ messages + 1 }}",
+        "{{ 1 // 0 }}",
+        "{{ 2.0 ** 9999 }}",
+    ],
 )
 def test_a_template_that_always_fails_is_a_setting_to_check(template):
     with pytest.raises(InvalidSetting, match="chat template failed on a conversation of 1 turns") as caught:
@@ -150,3 +158,9 @@ def test_spaces_of_an_answer_are_left_alone():
 
 def test_no_tokens_are_no_text():
     assert chat_of(TURNS).decode([]) == ""
+
+
+def test_a_template_that_writes_nothing_is_refused_since_no_answer_can_follow_nothing():
+    with pytest.raises(InvalidSetting, match="no token at all") as caught:
+        chat_of("{# nothing #}").encode([{"role": "user", "content": "2+2"}])
+    assert caught.value.field == "prompt.template_options"

@@ -400,6 +400,75 @@ def test_weights_of_another_shape_make_the_model_unavailable(folder):
         loaded(folder)
 
 
+def without_a_weight(folder):
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def changed_settings(**changes):
+    def change(folder):
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+def with_content(name, content):
+    return lambda folder: (folder / name).write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (without_a_weight, r"1 of its weights .* model\.layers\.1\.mlp\.up_proj\.weight\."),
+        (changed_settings(num_hidden_layers=3), r"9 of its weights .* model\.layers\.2\..* and others"),
+        (changed_settings(intermediate_size=50), r"6 of its weights .* model\.layers\.0\.mlp\.down_proj\.weight"),
+    ],
+    ids=["dropped", "more layers", "other shape"],
+)
+def test_weights_that_would_be_filled_with_random_numbers_make_the_model_unavailable(folder, damage, named):
+    damage(folder)
+    with pytest.raises(ModelUnavailable, match=named):
+        loaded(folder)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(with_content("config.json", content) for content in ("[]", "null", "5", "[" * 100_000)),
+        with_content("tokenizer.json", "[]"),
+        with_content("tokenizer_config.json", "null"),
+        with_content("generation_config.json", "[]"),
+        changed_settings(text_config=[1]),
+        changed_settings(hidden_size="x"),
+        changed_settings(num_attention_heads=0),
+        changed_settings(num_experts="x"),
+        changed_settings(eos_token_id={"a": 1}),
+    ],
+)
+def test_damage_of_any_kind_makes_the_model_unavailable(folder, damage):
+    damage(folder)
+    with pytest.raises(ModelUnavailable, match=str(folder)):
+        loaded(folder)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, f"a/{'x' * 5000}", "a\0b", f"/{'x' * 300}"])
+def test_a_name_that_no_file_can_have_is_refused_and_not_repeated_in_full(name):
+    with pytest.raises(ModelUnavailable) as caught:
+        locate(name)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_folder_that_may_not_be_read_is_unavailable(folder, monkeypatch):
+    def forbidden(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", forbidden)
+    with pytest.raises(ModelUnavailable, match="Permission denied"):
+        locate(str(folder))
+
+
 def test_the_packaged_model_says_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setenv("RATCHET_HOME", str(tmp_path))
     with pytest.raises(ModelUnavailable, match=r"no-such-package, which is not installed. Run: pip install"):

@@ -11,7 +11,7 @@ from ratchet.engine.logprobs import answer_logprobs, row_logits
 from ratchet.engine.packing import PackedAnswer, pack
 from ratchet.engine.sampler import SampleRequest, in_process
 from ratchet.engine.sampler.in_process import InProcessSampler
-from ratchet.errors import Interrupted, OutOfMemory
+from ratchet.errors import Interrupted, NotFinite, OutOfMemory
 
 from .models import ARCHITECTURES, EOS, PAD, TURN, character_tokenizer, random_ids, tiny_policy
 
@@ -403,3 +403,14 @@ def test_longer_answers_than_a_block_of_the_cache(monkeypatch):
     expected = tokens_of(sampled(policy, requests_of(2), SAMPLING[0], longest=30))
     monkeypatch.setattr(in_process, "_BLOCK_TOKENS", 4)
     assert tokens_of(sampled(policy, requests_of(2), SAMPLING[0], longest=30)) == expected
+
+
+@pytest.mark.parametrize("settings", [*SAMPLING, GREEDY], ids=["plain", "nucleus", "top-k", "all three", "greedy"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_output_that_is_not_finite_is_said_in_words(value, settings):
+    policy = tiny_policy(end_ids=END_IDS)
+    head = policy.model.get_output_embeddings().weight
+    with torch.no_grad():
+        head[7] = value
+    with pytest.raises(NotFinite, match="choose a lower Learning rate"):
+        sampled(policy, requests_of(2), settings)

@@ -4,10 +4,13 @@ Exit codes follow the owner of the fault: 0 good, 1 ours, 2 setting or data, 3 w
 machine or task; 130 after a second Ctrl-C.
 """
 
+import io
 import json
+import os
 import sys
+from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import click
 
@@ -74,6 +77,9 @@ def ratchet() -> None:
 def main() -> NoReturn:
     """Run the command line; every fault ends in one sentence and an exit code, ours in a traceback."""
     as_json = "--json" in sys.argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # better a question mark than a run that ends at a character
     try:
         code = ratchet.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -90,8 +96,24 @@ def main() -> NoReturn:
     except Exception as error:
         if as_json:
             message = f"Something unforeseen failed ({type(error).__name__}); see the traceback."
-            click.echo(json.dumps(fault("error", message)))
+            tell(json.dumps(fault("error", message)))
         raise
+
+
+def tell(line: str, *, err: bool = False) -> None:
+    """Print a line of a run's end; whoever closed the stream meanwhile does without, and the exit code stands."""
+    try:
+        click.echo(line, err=err)
+    except OSError:
+        silence(sys.stderr if err else sys.stdout)
+
+
+def silence(stream: IO[str]) -> None:
+    """Lead what is still written to a stream nowhere, also what Python flushes as it exits."""
+    with suppress(OSError, ValueError):  # not one of the system's
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _usage(error: click.UsageError) -> str:
@@ -105,7 +127,7 @@ def fault(code: str, message: str) -> dict[str, dict[str, str]]:
 
 
 def _fail(code: str, message: str, status: int, as_json: bool) -> NoReturn:
-    click.echo(f"Error: {message}", err=True)
+    tell(f"Error: {message}", err=True)
     if as_json:
-        click.echo(json.dumps(fault(code, message)))
+        tell(json.dumps(fault(code, message)))
     sys.exit(status)

@@ -37,7 +37,7 @@ def _demo(real: bool, out: Path | None, as_json: bool, **parameters: Any) -> int
         from ratchet.cli.live import console_for
         from ratchet.cli.report import print_changed
 
-        console = console_for(as_json)
+        console = console_for(as_json, of_a_run=True)
         print_changed(console, service.changed_samples(result.folder, _SAMPLES))
         console.print(f"\nMore: ratchet runs show {result.run}, ratchet runs samples {result.run}")
     return code

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ratchet.cli import EXIT_TASK, exit_code, fault
+from ratchet.cli import EXIT_TASK, exit_code, fault, tell
 from ratchet.cli.flags import SettingsCommand, given
 from ratchet.config import RunConfig
 from ratchet.config_text import build, read_file
@@ -91,12 +91,14 @@ def carry_out(work: Callable[[Any], RunResult], rounds: int | str, *, as_json: b
     from ratchet.cli.report import print_result
     from ratchet.service.curve import draw_curve
 
-    console = console_for(as_json)
+    console = console_for(as_json, of_a_run=True)
     with Live(console, rounds if isinstance(rounds, int) else None) as live:
         try:
             result = work(live.watch)
         except RatchetError as error:
             _end_with(error, live.run, as_json=as_json)
+    if as_json:
+        tell(result.model_dump_json())  # first, so that whatever happens to the curve machines are told
     summary = service.summary(result.folder)
     if summary.records:
         print_result(console, result, list(summary.records))
@@ -105,10 +107,10 @@ def carry_out(work: Callable[[Any], RunResult], rounds: int | str, *, as_json: b
             console.print(f"Learning curve in {escape(str(curve))}")
         except DiskFull:
             console.print("The learning curve could not be drawn: the disk is full.")
+        except OSError as error:
+            console.print(f"The learning curve could not be drawn: {error.strerror}.")
     else:
         console.print(escape(result.message))
-    if as_json:
-        click.echo(result.model_dump_json())
     return exit_status(result), result
 
 
@@ -119,8 +121,8 @@ def _end_with(error: RatchetError, run: str | None, *, as_json: bool) -> NoRetur
     from ratchet import service
     from ratchet.cli.report import summary_fields
 
-    click.echo(f"Error: {error}", err=True)
-    click.echo(json.dumps({**summary_fields(service.summary(run)), **fault(error.code, str(error))}))
+    tell(f"Error: {error}", err=True)
+    tell(json.dumps({**summary_fields(service.summary(run)), **fault(error.code, str(error))}))
     raise click.exceptions.Exit(exit_code(error))
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jinja2
-
 from ratchet.errors import InvalidSetting
 from ratchet.records import Message
 
@@ -53,7 +51,14 @@ class Chat:
         """Return the token ids of a conversation up to where the answer begins."""
         text = self._render(self._turns(messages))
         # The template of a model writes the special tokens itself.
-        return self._beginning + tuple(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        ids = self._beginning + tuple(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        if not ids:
+            raise InvalidSetting(
+                f"The model's chat template makes no token at all of a conversation of {len(messages)} turns. "
+                "Check Chat template options, or choose an instruction-tuned model.",
+                field="prompt.template_options",
+            )
+        return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of an answer's tokens, end and padding tokens left out."""
@@ -72,7 +77,7 @@ class Chat:
             text = self.tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=True, **self._options
             )
-        except (jinja2.TemplateError, TypeError) as error:
+        except Exception as error:  # a template is a program, and fails in any way that programs do
             raise InvalidSetting(
                 f"The model's chat template failed on a conversation of {len(messages)} turns "
                 f"({type(error).__name__}). Check Chat template options, or choose an instruction-tuned model.",

@@ -117,7 +117,8 @@ def draw(logits: Tensor, uniform: Tensor | None, settings: SamplingSettings) -> 
         settings: Temperature, top-k, top-p, or greedy.
 
     Returns:
-        (b,) int64. A token of probability 0 is never drawn.
+        (b,) int64. A token of probability 0 is never drawn. Of a row with logits that are not finite some token of
+        the vocabulary, whose log-probability is not finite either.
     """
     if settings.greedy or uniform is None:
         return logits.argmax(dim=-1)
@@ -127,4 +128,5 @@ def draw(logits: Tensor, uniform: Tensor | None, settings: SamplingSettings) -> 
     total = cumulative[:, -1]
     # Rounding may lift uniform * total to total itself, which no token covers.
     target = torch.minimum(uniform.to(total) * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1)
+    drawn = torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1)
+    return drawn.clamp(max=logits.shape[-1] - 1)  # past the end where the sums are NaN

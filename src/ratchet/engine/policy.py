@@ -27,7 +27,7 @@ from ratchet.config import LoraSettings, Loss, RunConfig
 from ratchet.engine.chat import Chat
 from ratchet.engine.memory import is_out_of_memory, out_of_memory_as
 from ratchet.engine.model_files import SMOLLM2, ModelFiles, locate, model_config, smollm2
-from ratchet.errors import InvalidSetting, ModelUnavailable
+from ratchet.errors import InvalidSetting, ModelUnavailable, RatchetError
 from ratchet.journal import models_home
 
 # Bars of several libraries would run through each other; what a run shows is decided by its surface.
@@ -35,6 +35,7 @@ disable_progress_bar()
 
 ADAPTER = "default"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_WEIGHTS_NAMED = 3
 # What the sampler knows how to copy from a prompt to its answers. A type that inherits from these may keep more.
 _CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 
@@ -187,11 +188,16 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
     if files.gguf_file:
         keywords["quantization_config"] = GgufConfig(dequantize=True)
     with out_of_memory_as("loading"), _unavailable(files):
-        model = AutoModelForCausalLM.from_pretrained(files.source, dtype=dtype, **keywords)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            files.source, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **keywords
+        )
+    _refuse_incomplete(files, report)
     if getattr(model.config, "vision_config", None) is not None:  # of a hub id, whose configuration came with it
         raise ModelUnavailable(_VISION_MODEL.format(files.name))
-    refuse_mixture_of_experts(model.config, config.rl.loss)
-    if any(type(layer) not in _CACHE_LAYERS for layer in DynamicCache(config=model.config).layers):
+    with _unavailable(files):
+        refuse_mixture_of_experts(model.config, config.rl.loss)
+        layers = DynamicCache(config=model.config).layers
+    if any(type(layer) not in _CACHE_LAYERS for layer in layers):
         raise ModelUnavailable(
             f"{files.name} keeps more than keys and values between tokens (a recurrent state), which several answers "
             "cannot share here. Choose a model with attention in every layer."
@@ -201,6 +207,17 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
         peft_model = with_new_adapter(model, config.lora, config.seed).to(device)
     peft_model.eval()
     return Policy(peft_model, chat, device, files, identity)
+
+
+def _refuse_incomplete(files: ModelFiles, report: dict[str, Any]) -> None:
+    """Refuse a model some of whose weights are not in its files: transformers fills them with random numbers."""
+    absent = set(report["missing_keys"]) | {name for name, *_ in report["mismatched_keys"]}
+    if absent:
+        named = ", ".join(sorted(absent)[:_WEIGHTS_NAMED]) + (" and others" if len(absent) > _WEIGHTS_NAMED else "")
+        raise ModelUnavailable(
+            f"The base model {files.name} cannot be loaded: {len(absent)} of its weights are not in its files, or are "
+            f"of another shape there: {named}. Check that the files are whole and that config.json belongs to them."
+        )
 
 
 def refuse_mixture_of_experts(model_config: Any, loss: Loss) -> None:
@@ -257,14 +274,27 @@ def _end_ids(files: ModelFiles, keywords: dict[str, Any]) -> frozenset[int]:
 
 @contextmanager
 def _unavailable(files: ModelFiles) -> Iterator[None]:
+    """Turn whatever a damaged model makes transformers raise, which is of any type, into ModelUnavailable."""
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+    except RatchetError:
+        raise
+    except Exception as error:
         if is_out_of_memory(error):
             raise
-        reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+        reason = _reason(error)
         advice = "" if files.identity else " Without a network, give a local folder."
         raise ModelUnavailable(f"The base model {files.name} cannot be loaded: {reason}{advice}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line that says something; where it only announces the next one, that one too."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].endswith(":"):
+        lines[0] = " ".join(lines[:2])
+    speaks_for_itself = isinstance(error, OSError | ValueError | ImportError | RuntimeError | SafetensorError)
+    parts = [*([] if speaks_for_itself and lines else [type(error).__name__]), *lines[:1]]
+    return ": ".join(parts)[:300]
 
 
 def _converted_smollm2(files: ModelFiles) -> ModelFiles:
@@ -274,11 +304,14 @@ def _converted_smollm2(files: ModelFiles) -> ModelFiles:
     shutil.rmtree(temporary, ignore_errors=True)
     with _unavailable(files):
         AutoTokenizer.from_pretrained(files.source, gguf_file=files.gguf_file).save_pretrained(temporary)
-        AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(
             files.source,
             gguf_file=files.gguf_file,
             dtype=torch.float32,
             quantization_config=GgufConfig(dequantize=True),
-        ).save_pretrained(temporary)
+            output_loading_info=True,
+        )
+        _refuse_incomplete(files, report)
+        model.save_pretrained(temporary)
         temporary.rename(target)
     return smollm2()

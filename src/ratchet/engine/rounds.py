@@ -254,13 +254,13 @@ def _signal_ending(records: Sequence[RoundRecord], limit: int) -> Ending | None:
     if len(rounds) < limit:
         return None
     if not any(record.informative_groups for record in rounds):
-        raise NoLearningSignal(_diagnosis(rounds))
+        raise NoLearningSignal(diagnosis(rounds))
     recent = rounds[-limit:]
     dried_up = not any(record.informative_groups for record in recent)
     return "nothing_left" if dried_up and all(record.accuracy == 1.0 for record in recent) else None
 
 
-def _diagnosis(rounds: Sequence[RoundRecord]) -> str:
+def diagnosis(rounds: Sequence[RoundRecord]) -> str:
     """Say in words why no group had a signal, and what to do about it."""
     total = {outcome: sum(record.outcomes[outcome] for record in rounds) for outcome in rounds[0].outcomes}
     answers = sum(total.values())

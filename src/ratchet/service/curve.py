@@ -1,8 +1,9 @@
 """A run's learning curve as a PNG file."""
 
+import io
 from pathlib import Path
 
-from ratchet.journal import disk_full_as_error
+from ratchet.journal import write_atomically
 from ratchet.service.runs import RunSummary
 
 
@@ -58,6 +59,7 @@ def draw_curve(summary: RunSummary, path: Path) -> Path:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    with disk_full_as_error(path.parent):
-        FigureCanvasAgg(figure).print_png(str(path))  # type: ignore[no-untyped-call]
+    content = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(content)  # type: ignore[no-untyped-call]
+    write_atomically(path, content.getvalue())
     return path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict
-from ratchet.journal import RunFolder, check_room, expanded, ratchet_home
+from ratchet.journal import RunFolder, check_room, damage_as_error, ratchet_home, resolved, unusable_as_error
 from ratchet.records import RoundRecord, RunResult
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def create_and_train(
         RatchetError: what failed the run afterwards; its folder says so too.
     """
     refuse_taken(out)
-    check_room(_existing_parent(out or ratchet_home()), _LEAST_ROOM_BYTES)
+    place, advice = out or ratchet_home(), "Choose another --out." if out else "Set RATCHET_HOME to another folder."
+    with unusable_as_error(place, advice):
+        check_room(_existing_parent(place, advice), _LEAST_ROOM_BYTES)
     from ratchet import worker
     from ratchet.engine.prepare import prepare
 
@@ -92,7 +94,7 @@ def refuse_taken(out: Path | None) -> None:
         Conflict: it exists and is not empty.
     """
     if out is not None:
-        RunFolder.refuse_taken(expanded(out).resolve())
+        RunFolder.refuse_taken(resolved(out))
 
 
 def list_runs() -> list[RunSummary]:
@@ -126,9 +128,27 @@ def samples(run_or_folder: str, number: int | None) -> tuple[str, list[dict[str,
     """
     folder = RunFolder.find(run_or_folder)
     if number == 0:
-        return "held-out problems", folder.read_heldout()
+        return "held-out problems", _checked(folder.heldout_path, folder.read_heldout())
     chosen = number if number is not None else folder.last_rollouts()
-    return f"round {chosen}", folder.read_rollouts(chosen)
+    return f"round {chosen}", _checked(folder.rollouts_file(chosen), folder.read_rollouts(chosen))
+
+
+def _checked(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows if each holds what surfaces show of it.
+
+    Raises:
+        Conflict: one does not; the file is damaged.
+    """
+    with damage_as_error(path):
+        for row in rows:
+            answers = row["answers"]
+            texts = [row["prompt"][-1]["content"], row["ground_truth"]]
+            texts += [answer[name] for answer in answers for name in ("text", "outcome")]
+            numbers = [answer[name] for answer in answers for name in ("reward", "correctness")]
+            is_whole = all(isinstance(text, str) for text in texts) and all(isinstance(n, int | float) for n in numbers)
+            if not answers or not is_whole or "prompt_id" not in row:
+                raise ValueError("no samples")
+    return rows
 
 
 def changed_samples(run_or_folder: str, count: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -138,7 +158,10 @@ def changed_samples(run_or_folder: str, count: int) -> list[tuple[dict[str, Any]
         NotFound: there is no such run, or it did not score the held-out problems.
     """
     folder = RunFolder.find(run_or_folder)
-    pairs = list(zip(folder.read_heldout_before(), folder.read_heldout(), strict=True))
+    before = _checked(folder.heldout_before_path, folder.read_heldout_before())
+    after = _checked(folder.heldout_path, folder.read_heldout())
+    with damage_as_error(folder.heldout_path):
+        pairs = list(zip(before, after, strict=True))
 
     def correctness(row: dict[str, Any]) -> float:
         return float(row["answers"][0]["correctness"])
@@ -148,7 +171,9 @@ def changed_samples(run_or_folder: str, count: int) -> list[tuple[dict[str, Any]
 
 def _summary(folder: RunFolder) -> RunSummary:
     events = list(folder.events())
-    by_round = {e["record"]["round"]: RoundRecord.model_validate(e["record"]) for e in events if e["event"] == "round"}
+    reported = [event["record"] for event in events if event["event"] == "round"]
+    with damage_as_error(folder.events_path):
+        by_round = {record["round"]: RoundRecord.model_validate(record) for record in reported}
     heldout = {event["when"]: event["accuracy"] for event in events if event["event"] == "heldout"}
     # What an earlier session ended with is history once the run was resumed.
     last = next((event for event in reversed(events) if event["event"] in ("started", "ended")), None)
@@ -170,10 +195,10 @@ def _summary(folder: RunFolder) -> RunSummary:
     )
 
 
-def _existing_parent(path: Path) -> Path:
-    path = expanded(path).resolve()
+def _existing_parent(path: Path, advice: str) -> Path:
+    path = resolved(path, advice)
     while not path.exists():
         path = path.parent
     if not path.is_dir():
-        raise Conflict(f"{path} is a file, so no run folder can be made in it. Choose another --out.")
+        raise Conflict(f"{path} is a file, so no run folder can be made in it. {advice}")
     return path

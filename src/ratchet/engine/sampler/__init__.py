@@ -42,7 +42,8 @@ class Sampler(Protocol):
     ) -> Generator[Sampled]:
         """Yield every answer once, in the order in which they finish; close the generator to give up early.
 
-        ``check`` is called between decoding steps and raises to give up. Raises OutOfMemory(stage="sampling").
+        ``check`` is called between decoding steps and raises to give up. Raises OutOfMemory(stage="sampling"),
+        and NotFinite where the model's output is NaN or infinite.
         """
 
 

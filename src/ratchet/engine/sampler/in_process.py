@@ -8,6 +8,7 @@ batch, and prompts do not share a common beginning.
 Dimensions: b rows in the batch, T tokens of the longest prompt, V vocabulary.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,12 +23,17 @@ from ratchet.engine.distribution import SamplingSettings, draw, sampling_logprob
 from ratchet.engine.memory import out_of_memory_as
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampled, SampleRequest
+from ratchet.errors import NotFinite
 from ratchet.records import Completion, FinishReason
 
 # The cache's buffers grow by so many tokens at a time.
 _BLOCK_TOKENS = 64
 # The cache is re-packed when this share of its rows has finished: a copy costs about as much as a decoding step.
 _REPACK_SHARE = 0.25
+_NOT_FINITE = (
+    "The model's output is not a finite number (NaN or infinity), so no token can be drawn. If training got it there, "
+    "choose a lower Learning rate; if it was so from the start, the base model is damaged."
+)
 
 
 class _BufferedLayer(DynamicLayer):  # type: ignore[misc] # transformers carries no types
@@ -131,6 +137,9 @@ class InProcessSampler:
             finished: set[int] = set()
             drawn = zip(rows, tokens.tolist(), logprobs.tolist(), full.tolist(), strict=True)
             for position, (row, token, logprob, full_logprob) in enumerate(drawn):
+                # Of the token alone, which is at hand: its log-probability takes in the logits of the whole row.
+                if not math.isfinite(full_logprob):
+                    raise NotFinite(_NOT_FINITE)
                 row.token_ids.append(token)
                 row.logprobs.append(logprob)
                 row.full_logprobs.append(full_logprob)

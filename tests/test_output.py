@@ -1,0 +1,57 @@
+"""Where a run is shown: a reader that goes away, a terminal of few characters, a stop while the curve is drawn."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from ratchet import cli as command_line
+from ratchet.cli.live import console_for
+from ratchet.journal import RunFolder
+from ratchet.service import curve
+
+from .small_runs import ended, flags
+
+
+class Killed(BaseException):
+    """Stands for a signal that ends the process: nothing of ours catches it."""
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["for people", "for machines"])
+def test_a_run_goes_on_to_its_end_though_nobody_reads_any_more(options, start_cli, tmp_path):
+    process = start_cli("train", *flags(rounds=1), "--out", tmp_path / "run", *options)
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(timeout=250) == 0
+    assert ended(RunFolder(tmp_path / "run"))["ending"] == "all_rounds"
+    assert (tmp_path / "run" / "curve.png").stat().st_size > 0
+
+
+def test_a_terminal_of_few_characters_ends_no_run(cli, tmp_path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = cli("train", *flags(rounds=1), "--out", tmp_path / "run", env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Validation by round  ??" in done.stdout
+
+
+def test_a_console_that_cannot_be_written_to_falls_silent(monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        console = console_for(as_json=False, of_a_run=True)
+        console.print("x")
+        console.print("y")
+        command_line.tell("z")
+    assert console.quiet
+
+
+def test_machines_are_told_before_the_curve_is_drawn_and_a_curve_is_whole_or_not_there(monkeypatch, capsys, tmp_path):
+    def killed(*_):
+        raise Killed
+
+    monkeypatch.setattr(curve, "write_atomically", killed)
+    monkeypatch.setattr(sys, "argv", ["ratchet", "train", *flags(rounds=1), "--out", str(tmp_path / "run"), "--json"])
+    with pytest.raises(Killed):
+        command_line.ratchet.main(standalone_mode=False)
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["ending"] == "all_rounds"
+    assert not (tmp_path / "run" / "curve.png").exists()
