@@ -165,7 +165,7 @@ def test_a_worker_that_died_while_idle_is_replaced_unnoticed():
 GREEDY = """
 import io, json, resource, sys
 from ratchet.verifiers import math_worker
-taken = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+taken = int(math_worker._peak_bytes())
 resource.setrlimit(resource.RLIMIT_AS, (taken + 2**30, taken + 2**30))
 def find(text, ground_truth, require_boxed):
     block = b"x" * int(text)
@@ -189,6 +189,14 @@ def test_a_no_that_took_a_large_part_of_the_memory_is_not_believed():
         {"failure": "memory", "retire": True},
         {"outcome": "graded", "is_correct": True, "retire": True},
     ]
+
+
+def test_the_memory_of_a_large_parent_is_not_taken_for_the_worker_s_own():
+    # ru_maxrss starts at what the parent held; a worker beside a loaded model would never be seen to swell.
+    code = "from ratchet.verifiers import math_worker; print(math_worker._peak_bytes())"
+    parent = f"import subprocess, sys; block = b'x' * 2**29; subprocess.run([sys.executable, '-c', {code!r}])"
+    done = subprocess.run([sys.executable, "-c", parent], check=True, capture_output=True, text=True)
+    assert float(done.stdout) < 2**28
 
 
 def test_close_leaves_no_process_and_later_answers_fail():
