@@ -349,7 +349,7 @@ def test_a_completed_run_is_not_resumed(demo_home, ratchet_command):
 def test_the_demo_as_people_run_it(cli):
     done = cli("demo", *flags(rounds=1))
     assert done.returncode == 0
-    assert "Samples of held-out problems" in done.stdout
+    assert "Held-out problems, before and after" in done.stdout
     assert "More: ratchet runs show" in done.stdout
     assert not CONTROL.search(done.stdout.replace("\n", ""))
 
