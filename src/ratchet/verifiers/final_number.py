@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import NamedTuple
 
-from ratchet.config import FinalNumberVerifier
+from ratchet.config import FinalNumberVerifier, Read
 from ratchet.records import Grade, Prompt
 from ratchet.verifiers.reading import part_to_read
 
@@ -65,6 +65,16 @@ def last_number(text: str) -> FoundNumber | None:
     return found
 
 
+def numbers_to_compare(text: str, prompt: Prompt, read: Read | None) -> tuple[FoundNumber, FoundNumber] | None:
+    """Return the last numbers of an answer's part and of the ground truth, or None if either cannot be read."""
+    part = part_to_read(text, read, prefer_answer_tag=True)
+    answered = last_number(part) if part is not None else None
+    expected = last_number(prompt.ground_truth)
+    if answered is None or answered.value is None or expected is None or expected.value is None:
+        return None
+    return answered, expected
+
+
 class FinalNumber:
     """Grades 1 when the last number has the expected value, else 0."""
 
@@ -77,11 +87,10 @@ class FinalNumber:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Compare the last number with the last number of the ground truth."""
-        part = part_to_read(text, self._read, prefer_answer_tag=True)
-        answered = last_number(part) if part is not None else None
-        expected = last_number(prompt.ground_truth)
-        if answered is None or answered.value is None or expected is None or expected.value is None:
+        numbers = numbers_to_compare(text, prompt, self._read)
+        if numbers is None:
             return Grade(correctness=0.0, outcome="unparseable")
+        answered, expected = numbers
         return Grade(correctness=float(answered.value == expected.value), outcome="graded")
 
     def close(self) -> None:

@@ -6,8 +6,7 @@ in the ground truth: 56.0, 056, +56 and 5.6e1 are right and not strict. It is re
 
 from ratchet.config import MathPairsVerifier
 from ratchet.records import Grade, Prompt
-from ratchet.verifiers.final_number import ground_truth_problem, last_number
-from ratchet.verifiers.reading import part_to_read
+from ratchet.verifiers.final_number import ground_truth_problem, numbers_to_compare
 
 
 class MathPairs:
@@ -22,11 +21,10 @@ class MathPairs:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Compare the last number with the ground truth, by value and as written."""
-        part = part_to_read(text, self._read, prefer_answer_tag=True)
-        answered = last_number(part) if part is not None else None
-        expected = last_number(prompt.ground_truth)
-        if answered is None or answered.value is None or expected is None or expected.value is None:
+        numbers = numbers_to_compare(text, prompt, self._read)
+        if numbers is None:
             return Grade(correctness=0.0, outcome="unparseable", parts={"accuracy_strict": 0.0})
+        answered, expected = numbers
         is_right = answered.value == expected.value
         is_strict = is_right and answered.written == prompt.ground_truth.strip()
         return Grade(float(is_right), "graded", parts={"accuracy_strict": float(is_strict)})
