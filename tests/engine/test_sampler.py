@@ -9,7 +9,7 @@ from ratchet.engine.chat import Chat
 from ratchet.engine.distribution import GREEDY, SamplingSettings, sampling_logprobs
 from ratchet.engine.logprobs import answer_logprobs, row_logits
 from ratchet.engine.packing import PackedAnswer, pack
-from ratchet.engine.sampler import SampleRequest, in_process
+from ratchet.engine.sampler import SampleRequest, transformers_batch
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.errors import Interrupted, NotFinite, OutOfMemory
 
@@ -121,19 +121,6 @@ def test_the_budget_changes_no_answer(architecture, settings):
     assert len(together) == 4 * len(LENGTHS)
     for budget in (1, 100, 150):  # one row at a time; two to four; up to six
         assert tokens_of(sampled(policy, requests, settings, budget)) == together
-
-
-@pytest.mark.parametrize(("budget", "sizes"), [(1, [1] * 6), (40, [2, 2, 1, 1]), (54, [3, 2, 1]), (69, [3, 3])])
-def test_the_budget_bounds_rows_times_their_longest_possible_length(budget, sizes):
-    # two answers each to prompts of 1, 4 and 9 tokens, sorted; longest answer 14: rows of 15, 18 and 23 tokens.
-    # 40: 2 x 15 fits and 3 x 18 does not; 2 x 18 fits and 3 x 23 does not; 2 x 23 does not.
-    # 54: 3 x 18 fits and 4 x 18 does not; 2 x 23 fits and 3 x 23 does not.
-    # 69: 3 x 18 fits and 4 x 18 does not; 3 x 23 just fits.
-    policy = tiny_policy()
-    sampler = InProcessSampler(policy, budget)
-    waves = list(sampler._waves([SampleRequest(random_ids(n), 2) for n in (9, 1, 4)], 14))
-    assert [len(wave) for wave in waves] == sizes
-    assert sorted(pair for wave in waves for pair in wave) == [(r, a) for r in range(3) for a in range(2)]
 
 
 def test_an_answer_depends_on_its_own_key_alone():
@@ -401,7 +388,7 @@ def test_another_error_stays_what_it_is(monkeypatch):
 def test_longer_answers_than_a_block_of_the_cache(monkeypatch):
     policy = tiny_policy()
     expected = tokens_of(sampled(policy, requests_of(2), SAMPLING[0], longest=30))
-    monkeypatch.setattr(in_process, "_BLOCK_TOKENS", 4)
+    monkeypatch.setattr(transformers_batch, "_BLOCK_TOKENS", 4)
     assert tokens_of(sampled(policy, requests_of(2), SAMPLING[0], longest=30)) == expected
 
 

@@ -13,12 +13,18 @@ class SampleRequest:
     """One prompt and how many answers to it are wanted.
 
     ``random_key`` together with the answer's number seeds the generator of each answer, so that no answer depends on
-    what else is in the batch. Unused when sampling is greedy.
+    what else is in the batch. Unused when sampling is greedy. ``max_answer_tokens`` is this request's own limit, one
+    token at least; None, or more than the call's limit, leaves it at that.
     """
 
     prompt_token_ids: tuple[int, ...]
     answers: int
     random_key: tuple[int, ...] = ()
+    max_answer_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_answer_tokens is not None and self.max_answer_tokens < 1:
+            raise ValueError(f"max_answer_tokens is {self.max_answer_tokens}; an answer has at least one token.")
 
 
 @dataclass(frozen=True)

@@ -1,97 +1,60 @@
-"""The in-process sampler: batched decoding with the model's own forward pass and a key/value cache.
+"""The in-process sampler: continuous batching over the model's own forward pass. Which answers run, and their ends.
 
-Each prompt is computed once and its keys and values are copied to its answers. Rows that finish leave the batch.
-How many rows run together follows from a token budget that is fixed for the run, never from free memory at the
-moment, so the same run always forms the same batches. Waiting rows do not take the place of finished ones within a
-batch, and prompts do not share a common beginning.
+Each prompt is computed once, what all prompts begin with once for all of them, and its answers start from it next to
+each other. Rows that finish leave the batch, and waiting answers take their places. How many rows run together follows
+from a token budget and a cap that are fixed for the run, never from free memory at the moment, so the same run always
+forms the same batches; and what is in the batch changes no answer but by rounding.
 
-Dimensions: b rows in the batch, T tokens of the longest prompt, V vocabulary.
+Nothing here is done for each token of each row in Python: a step works on whole columns, and only beginnings and ends
+are handled one by one.
+
+Dimensions: b live rows, V vocabulary.
 """
 
-import math
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from ratchet.engine.distribution import SamplingSettings, draw, sampling_logprobs
 from ratchet.engine.memory import out_of_memory_as
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampled, SampleRequest
+from ratchet.engine.sampler.batch import DecodingBatch, MakesBatch
+from ratchet.engine.sampler.transformers_batch import TransformersBatch
 from ratchet.errors import NotFinite
-from ratchet.records import Completion, FinishReason
+from ratchet.records import Completion
 
-# The cache's buffers grow by so many tokens at a time.
-_BLOCK_TOKENS = 64
-# The cache is re-packed when this share of its rows has finished: a copy costs about as much as a decoding step.
-_REPACK_SHARE = 0.25
+# More rows at a time make a step longer without making a token cheaper.
+_MOST_ROWS = {"cpu": 256, "cuda": 1024, "mps": 256}
+# Waiting answers come in when this share of the rows is free: each time the batch is touched as a whole.
+_REFILL_SHARE = 1 / 8
+# Prompts are computed so many tokens at a time.
+_PREFILL_TOKENS = 4096
+# The prompts' common beginning is computed apart when that saves so many tokens: it is a forward pass more.
+_WORTH_SHARING_TOKENS = 64
+# An answer's random numbers are drawn so many at a time.
+_RANDOM_BLOCK = 64
+# Room for so many tokens of each answer at first; it doubles when that is too little.
+_FIRST_ROOM = 64
 _NOT_FINITE = (
     "The model's output is not a finite number (NaN or infinity), so no token can be drawn. If training got it there, "
     "choose a lower Learning rate; if it was so from the start, the base model is damaged."
 )
 
 
-class _BufferedLayer(DynamicLayer):  # type: ignore[misc] # transformers carries no types
-    """Keys and values of one layer in a buffer with room to spare, instead of a new tensor for every token."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._buffers: list[Tensor] = []
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self._buffers = [key_states, value_states]
-            self.keys, self.values = key_states, value_states
-            return key_states, value_states
-        start = self.get_seq_length()
-        end = start + key_states.shape[-2]
-        if end > self._buffers[0].shape[-2]:
-            room = max(end, start + _BLOCK_TOKENS)
-            self._buffers = [_with_room(buffer[..., :start, :], room) for buffer in self._buffers]
-        self._buffers[0][..., start:end, :] = key_states
-        self._buffers[1][..., start:end, :] = value_states
-        self.keys, self.values = (buffer[..., :end, :] for buffer in self._buffers)
-        return self.keys, self.values
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep the rows of ``indices``, in that order, repeated where they repeat."""
-        length = self.get_seq_length()
-        self._buffers = [buffer.index_select(0, indices) for buffer in self._buffers]
-        self.keys, self.values = (buffer[..., :length, :] for buffer in self._buffers)
-
-
-def _with_room(tensor: Tensor, tokens: int) -> Tensor:
-    """Copy (b, heads, n, d) to the front of a new (b, heads, tokens, d)."""
-    b, heads, length, width = tensor.shape
-    roomier = tensor.new_empty((b, heads, tokens, width))
-    roomier[..., :length, :] = tensor
-    return roomier
-
-
-@dataclass
-class _Row:
-    """One answer under way."""
-
-    request: int
-    answer: int
-    generator: np.random.Generator | None
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    full_logprobs: list[float] = field(default_factory=list)
-
-
 class InProcessSampler:
     """Samples with the policy's model, its adapter merged into the weights meanwhile and taken out again exactly."""
 
-    def __init__(self, policy: Policy, budget_tokens: int) -> None:
+    def __init__(self, policy: Policy, budget_tokens: int, makes_batch: MakesBatch = TransformersBatch) -> None:
         self._policy = policy
         self._budget_tokens = budget_tokens
+        self._makes_batch = makes_batch
 
     def sample(
         self,
@@ -100,158 +63,226 @@ class InProcessSampler:
         max_answer_tokens: int,
         check: Callable[[], None],
     ) -> Generator[Sampled]:
-        """Yield every answer once, in the order in which they finish. See ``Sampler``."""
+        """Yield every answer once, in the order in which they finish. See ``Sampler``.
+
+        Answers that finish in the same step come by request and answer.
+        """
+        most_rows = _MOST_ROWS[self._policy.device.type]
+        waiting = _Waiting(requests, max_answer_tokens, self._budget_tokens, most_rows)
+        if not waiting:
+            return
+        rows = _Rows(min(waiting.room, len(waiting)), self._policy.chat.end_ids, greedy=settings.greedy)
         with out_of_memory_as("sampling"), self._policy.merged():
-            for wave in self._waves(requests, max_answer_tokens):
-                yield from self._run(requests, wave, settings, max_answer_tokens, check)
-
-    def _waves(self, requests: Sequence[SampleRequest], max_answer_tokens: int) -> Iterator[list[tuple[int, int]]]:
-        """Split all (request, answer) pairs into batches that fit the budget; one answer always does."""
-        order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_token_ids), i))
-        wave: list[tuple[int, int]] = []
-        for request in order:
-            # Sorted by length, so this prompt is the longest of its batch.
-            row_tokens = len(requests[request].prompt_token_ids) + max_answer_tokens
-            for answer in range(requests[request].answers):
-                if wave and (len(wave) + 1) * row_tokens > self._budget_tokens:
-                    yield wave
-                    wave = []
-                wave.append((request, answer))
-        if wave:
-            yield wave
-
-    def _run(
-        self,
-        requests: Sequence[SampleRequest],
-        wave: Sequence[tuple[int, int]],
-        settings: SamplingSettings,
-        max_answer_tokens: int,
-        check: Callable[[], None],
-    ) -> Generator[Sampled]:
-        check()
-        rows = [_Row(r, a, _generator(requests[r], a, settings)) for r, a in wave]
-        batch = _Batch.prefilled(self._policy, requests, [row.request for row in rows])
-        while rows:
             check()
-            tokens, logprobs, full = batch.draw(_uniform(rows, self._policy.device), settings)  # (b,) each
-            finished: set[int] = set()
-            drawn = zip(rows, tokens.tolist(), logprobs.tolist(), full.tolist(), strict=True)
-            for position, (row, token, logprob, full_logprob) in enumerate(drawn):
+            batch = self._makes_batch(self._policy, waiting.common_prefix())
+            _refill(batch, rows, waiting, check)
+            while rows:
+                check()
+                uniform = rows.uniform()
+                tokens, drawn = _draw(batch.logits, uniform, settings)
                 # Of the token alone, which is at hand: its log-probability takes in the logits of the whole row.
-                if not math.isfinite(full_logprob):
+                if not np.isfinite(drawn[2]).all():
                     raise NotFinite(_NOT_FINITE)
-                row.token_ids.append(token)
-                row.logprobs.append(logprob)
-                row.full_logprobs.append(full_logprob)
-                stopped = token in self._policy.chat.end_ids
-                if stopped or len(row.token_ids) == max_answer_tokens:
-                    finished.add(position)
-                    yield Sampled(row.request, row.answer, self._completion(row, "stop" if stopped else "length"))
-            if finished:
-                staying = [position for position in range(len(rows)) if position not in finished]
-                rows = [rows[position] for position in staying]
-                tokens = tokens[staying]
-                batch.keep(staying)
-            if rows:
-                batch.advance(tokens)
-
-    def _completion(self, row: _Row, finish: FinishReason) -> Completion:
-        written = row.token_ids[:-1] if finish == "stop" else row.token_ids
-        return Completion(
-            token_ids=tuple(row.token_ids),
-            logprobs=tuple(row.logprobs),
-            full_logprobs=tuple(row.full_logprobs),
-            text=self._policy.chat.decode(written),
-            finish=finish,
-        )
+                ended = rows.write(drawn)
+                if ended.any():
+                    yield from rows.finished(ended, self._policy.chat.decode)
+                    staying = torch.from_numpy(rows.keep(~ended))
+                    batch.keep(staying)
+                    tokens = tokens[staying.to(tokens.device)]
+                if rows:
+                    batch.advance(tokens)
+                _refill(batch, rows, waiting, check)
 
 
-class _Batch:
-    """The model's side of a batch: cache, attention mask, next positions and the logits of the next token.
+@torch.inference_mode()
+def _draw(
+    logits: Tensor, uniform: NDArray[np.float32] | None, settings: SamplingSettings
+) -> tuple[Tensor, NDArray[np.floating[Any]]]:
+    """Draw each row's next token.
 
-    Finished rows stay in the cache as dead weight until enough of them make re-packing worth its cost; ``logits``
-    holds the live rows alone.
+    Returns:
+        The tokens, (b,), where the logits are; and on the CPU, (3, b), the tokens and their log-probabilities under
+        the sampling distribution and under the temperature alone.
     """
-
-    def __init__(self, policy: Policy, cache: DynamicCache, is_token: Tensor, logits: Tensor) -> None:
-        self._policy = policy
-        self._cache = cache
-        self._is_token = is_token  # (cache rows, tokens so far), False where padded
-        self._positions = is_token.sum(dim=1, keepdim=True)  # (cache rows, 1) position of the next token
-        self._live = list(range(is_token.shape[0]))  # cache row of each live row
-        self.logits = logits  # (b, V) of the next token
-
-    @classmethod
-    @torch.inference_mode()
-    def prefilled(cls, policy: Policy, requests: Sequence[SampleRequest], owners: Sequence[int]) -> "_Batch":
-        """Compute each distinct prompt once, left-padded, and copy it to the rows that answer it."""
-        distinct = list(dict.fromkeys(owners))
-        longest = max(len(requests[r].prompt_token_ids) for r in distinct)
-        # Which id fills the gap does not matter: it is masked, and padding is never recognised by its id.
-        input_ids = torch.zeros((len(distinct), longest), dtype=torch.long)
-        is_token = torch.zeros((len(distinct), longest), dtype=torch.bool)
-        for position, request in enumerate(distinct):
-            ids = requests[request].prompt_token_ids
-            input_ids[position, longest - len(ids) :] = torch.tensor(ids)
-            is_token[position, longest - len(ids) :] = True
-        input_ids, is_token = input_ids.to(policy.device), is_token.to(policy.device)
-        cache = DynamicCache(config=policy.model.config)
-        cache.layers = [_BufferedLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
-        result = policy.model(
-            input_ids=input_ids,
-            attention_mask=is_token.long(),
-            position_ids=(is_token.cumsum(dim=1) - 1).clamp(min=0),
-            use_cache=True,
-            logits_to_keep=1,
-            **{policy.cache_argument: cache},
-        )
-        copies = torch.tensor([distinct.index(owner) for owner in owners], device=policy.device)
-        cache.batch_select_indices(copies)
-        return cls(policy, cache, is_token[copies], result.logits[:, -1][copies])
-
-    @torch.inference_mode()
-    def draw(self, uniform: Tensor | None, settings: SamplingSettings) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw the live rows' next tokens; return them with both of their log-probabilities, (b,) each."""
-        tokens = draw(self.logits, uniform, settings)
-        return tokens, *sampling_logprobs(self.logits, tokens, settings)
-
-    @torch.inference_mode()
-    def keep(self, staying: Sequence[int]) -> None:
-        """Let go of the live rows that are not in ``staying``."""
-        self._live = [self._live[position] for position in staying]
-        rows = self._is_token.shape[0]
-        if self._live and len(self._live) <= rows * (1 - _REPACK_SHARE):
-            indices = torch.tensor(self._live, device=self._is_token.device)
-            self._cache.batch_select_indices(indices)
-            self._is_token, self._positions = self._is_token[indices], self._positions[indices]
-            self._live = list(range(len(self._live)))
-
-    @torch.inference_mode()
-    def advance(self, tokens: Tensor) -> None:
-        """Feed the live rows their new tokens (b,) and compute the logits of the next ones."""
-        rows = self._is_token.shape[0]
-        live = torch.tensor(self._live, device=tokens.device)
-        input_ids = tokens.new_zeros((rows, 1))
-        input_ids[live, 0] = tokens
-        self._is_token = torch.cat([self._is_token, self._is_token.new_ones((rows, 1))], dim=1)
-        result = self._policy.model(
-            input_ids=input_ids,
-            attention_mask=self._is_token.long(),
-            position_ids=self._positions,
-            use_cache=True,
-            **{self._policy.cache_argument: self._cache},
-        )
-        self._positions = self._positions + 1
-        self.logits = result.logits[live, -1]
+    numbers = None if uniform is None else torch.from_numpy(uniform).to(logits.device)
+    tokens = draw(logits, numbers, settings)
+    logprobs, full = sampling_logprobs(logits, tokens, settings)
+    # One transfer instead of three. float32 holds every whole number below 2 ** 24.
+    return tokens, torch.stack([tokens.to(full.dtype), logprobs, full]).cpu().numpy()
 
 
-def _generator(request: SampleRequest, answer: int, settings: SamplingSettings) -> np.random.Generator | None:
-    return None if settings.greedy else np.random.default_rng([*request.random_key, answer])
+def _refill(batch: DecodingBatch, rows: "_Rows", waiting: "_Waiting", check: Callable[[], None]) -> None:
+    """Let waiting answers take the free places, if these are enough for it to pay."""
+    if rows and waiting.room - len(rows) < min(len(waiting), max(1, waiting.room * _REFILL_SHARE)):
+        return
+    while waiting and waiting.room > len(rows):
+        if waiting.prompts is None:
+            if rows:
+                check()
+            waiting.prompts = batch.prefill(waiting.next_prompts())
+        prompts, owners, answers = waiting.take(len(rows))
+        batch.admit(prompts, owners)
+        rows.begin(answers)
 
 
-def _uniform(rows: Sequence[_Row], device: torch.device) -> Tensor | None:
-    """Return one number in [0, 1) per row, (b,), each from its own row's generator; None when greedy."""
-    if rows[0].generator is None:
-        return None
-    numbers = [row.generator.random(dtype=np.float32) for row in rows if row.generator is not None]
-    return torch.tensor(numbers, device=device)
+@dataclass(frozen=True)
+class _Answer:
+    """One answer wanted: which of which request, and how long it may become."""
+
+    request: int
+    number: int
+    limit: int
+    random_key: tuple[int, ...]
+
+
+class _Waiting:
+    """The answers that have not begun: the shortest prompts first, answers to the same prompt next to each other."""
+
+    def __init__(self, requests: Sequence[SampleRequest], longest: int, budget_tokens: int, most_rows: int) -> None:
+        self.prompts: Any = None  # computed, those of ``_next``
+        self._requests = requests
+        self._limits = [min(longest, request.max_answer_tokens or longest) for request in requests]
+        self._budget_tokens = budget_tokens
+        self._most_rows = most_rows
+        wanted = [number for number, request in enumerate(requests) if request.answers > 0]
+        self._order = sorted(wanted, key=lambda number: (len(requests[number].prompt_token_ids), number))
+        self._longest_answer = max((self._limits[number] for number in wanted), default=0)
+        self._chunks = deque(self._in_chunks())
+        self._next: deque[tuple[int, _Answer]] = deque()  # with the place of each one's prompt in ``prompts``
+        self._left = sum(requests[number].answers for number in wanted)
+
+    def __len__(self) -> int:
+        return self._left
+
+    def _in_chunks(self) -> Iterator[list[int]]:
+        """Split the requests into those whose prompts are computed together."""
+        chunk: list[int] = []
+        for number in self._order:
+            tokens = (len(chunk) + 1) * len(self._requests[number].prompt_token_ids)
+            if chunk and tokens > min(_PREFILL_TOKENS, self._budget_tokens):
+                yield chunk
+                chunk = []
+            chunk.append(number)
+        if chunk:
+            yield chunk
+
+    def common_prefix(self) -> tuple[int, ...]:
+        """Return what all prompts begin with, where computing it once pays; a token of each prompt is left out."""
+        prompts = [self._requests[number].prompt_token_ids for number in self._order]
+        first, last = min(prompts), max(prompts)  # in the order of their tokens: the two that differ first
+        most = min(len(prompt) for prompt in prompts) - 1
+        shared = next((at for at in range(most) if first[at] != last[at]), most)
+        return first[:shared] if shared * (len(prompts) - 1) >= _WORTH_SHARING_TOKENS and first != last else ()
+
+    @property
+    def room(self) -> int:
+        """How many rows may run, with the next answer among them; one always may.
+
+        Sorted by length, so that answer's prompt is the longest of them.
+        """
+        if not self:
+            return 0
+        request = self._next[0][1].request if self._next else self._chunks[0][0]
+        row_tokens = len(self._requests[request].prompt_token_ids) + self._longest_answer
+        return min(self._most_rows, max(1, self._budget_tokens // row_tokens))
+
+    def next_prompts(self) -> list[tuple[int, ...]]:
+        """Move on to the next prompts that are computed together, and return them."""
+        chunk = self._chunks.popleft()
+        for owner, number in enumerate(chunk):
+            request = self._requests[number]
+            for answer in range(request.answers):
+                self._next.append((owner, _Answer(number, answer, self._limits[number], request.random_key)))
+        return [self._requests[number].prompt_token_ids for number in chunk]
+
+    def take(self, live: int) -> tuple[Any, list[int], list[_Answer]]:
+        """Return the next answers of the computed prompts that there is room for, and the places of their prompts.
+
+        Computed prompts whose last answer is taken are let go of.
+        """
+        owners: list[int] = []
+        answers: list[_Answer] = []
+        while self._next and self.room > live + len(answers):
+            owner, answer = self._next.popleft()
+            owners.append(owner)
+            answers.append(answer)
+            self._left -= 1
+        prompts = self.prompts
+        if not self._next:
+            self.prompts = None
+        return prompts, owners, answers
+
+
+class _Rows:
+    """The live answers and what each has written, kept by places that the answers take one after the other."""
+
+    def __init__(self, places: int, end_ids: Collection[int], *, greedy: bool) -> None:
+        self._live: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # the place of each row, in the batch's order
+        self._free = list(range(places))
+        self._answers: dict[int, _Answer] = {}
+        self._written = np.zeros(places, dtype=np.int64)
+        self._limits = np.zeros(places, dtype=np.int64)
+        # Tokens, log-probabilities, untruncated ones.
+        self._history = np.empty((3, places, _FIRST_ROOM))
+        self._end_ids = np.array(sorted(end_ids), dtype=np.float64)
+        self._generators: dict[int, np.random.Generator] | None = None if greedy else {}
+        self._uniform = np.empty((places, _RANDOM_BLOCK), dtype=np.float32)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def begin(self, answers: Sequence[_Answer]) -> None:
+        """Add rows for these answers, after the ones there are."""
+        places = [self._free.pop() for _ in answers]
+        for place, answer in zip(places, answers, strict=True):
+            self._answers[place] = answer
+            if self._generators is not None:
+                self._generators[place] = np.random.default_rng([*answer.random_key, answer.number])
+        self._written[places] = 0
+        self._limits[places] = [answer.limit for answer in answers]
+        self._live = np.concatenate([self._live, np.array(places, dtype=np.int64)])
+
+    def uniform(self) -> NDArray[np.float32] | None:
+        """Return one number in [0, 1) per row, (b,), each the next of its own answer's generator; None when greedy."""
+        if self._generators is None:
+            return None
+        at = self._written[self._live] % _RANDOM_BLOCK
+        for place in self._live[at == 0]:
+            self._uniform[place] = self._generators[place].random(_RANDOM_BLOCK, dtype=np.float32)
+        return self._uniform[self._live, at]
+
+    def write(self, drawn: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+        """Add each row's token with its log-probabilities, (3, b); return which rows end with it, (b,)."""
+        at = self._written[self._live]
+        if at.max() == self._history.shape[-1]:
+            self._history = np.concatenate([self._history, np.empty_like(self._history)], axis=-1)
+        self._history[:, self._live, at] = drawn
+        self._written[self._live] = at + 1
+        ended: NDArray[np.bool_] = self._stopped(drawn[0]) | (at + 1 == self._limits[self._live])
+        return ended
+
+    def _stopped(self, tokens: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+        stopped: NDArray[np.bool_] = (tokens[:, None] == self._end_ids).any(axis=1)
+        return stopped
+
+    def finished(self, ended: NDArray[np.bool_], decode: Callable[[Sequence[int]], str]) -> Iterator[Sampled]:
+        """Yield the answers of the rows that ended, by request and answer."""
+        answers = [(self._answers[place], place) for place in self._live[ended].tolist()]
+        for answer, place in sorted(answers, key=lambda pair: (pair[0].request, pair[0].number)):
+            written = self._history[:, place, : self._written[place]]
+            stopped = bool(self._stopped(written[0, -1:])[0])
+            token_ids = written[0].astype(np.int64).tolist()
+            completion = Completion(
+                token_ids=tuple(token_ids),
+                logprobs=tuple(written[1].tolist()),
+                full_logprobs=tuple(written[2].tolist()),
+                text=decode(token_ids[:-1] if stopped else token_ids),
+                finish="stop" if stopped else "length",
+            )
+            yield Sampled(answer.request, answer.number, completion)
+
+    def keep(self, staying: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Let go of the rows that do not stay, (b,); return the numbers of those that do."""
+        self._free.extend(self._live[~staying].tolist())
+        self._live = self._live[staying]
+        return np.flatnonzero(staying)

@@ -1,0 +1,48 @@
+"""What the sampler asks of a model: a batch of rows that each hold a prompt and what was written after it.
+
+One protocol between the bookkeeping of sampling (``in_process``) and the ways to compute it. A batch knows no
+requests, limits, random numbers or ends; it is told which rows to begin, to go on with and to let go of.
+
+Dimensions: b rows, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from torch import Tensor
+
+from ratchet.engine.policy import Policy
+
+
+class DecodingBatch(Protocol):
+    """Rows with their keys and values, and the logits of each row's next token.
+
+    ``logits`` is (b, V), one row each in the order in which the rows came; it is read after ``admit`` and ``advance``,
+    not between ``keep`` and the ``advance`` or ``admit`` that follows.
+    """
+
+    logits: Tensor
+
+    def prefill(self, prompts: Sequence[tuple[int, ...]]) -> Any:
+        """Compute prompts, each of which goes on after the common prefix; return what ``admit`` takes them from."""
+
+    def admit(self, prompts: Any, owners: Sequence[int]) -> None:
+        """Begin one row for each of ``owners``, after the rows there are.
+
+        Args:
+            prompts: What ``prefill`` returned. It may be admitted from again later.
+            owners: For each new row which of these prompts it goes on from; a prompt may have several.
+        """
+
+    def keep(self, staying: Tensor) -> None:
+        """Let go of all rows but ``staying``: int64 on the CPU, rising, maybe none."""
+
+    def advance(self, tokens: Tensor) -> None:
+        """Give every row its new token, (b,) int64 on the policy's device, and compute the logits after it."""
+
+
+# Made once for each call of the sampler, from the policy, its adapter merged, and the tokens that all prompts begin
+# with (maybe none), which are computed then. At least one token of each prompt is not among them.
+MakesBatch: TypeAlias = Callable[[Policy, tuple[int, ...]], DecodingBatch]
+
+__all__ = ["DecodingBatch", "MakesBatch"]
