@@ -13,12 +13,13 @@ from workload import prompts_digest, reward
 
 from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
-from ratchet.engine.logprobs import can_pack
+from ratchet.engine.logprobs import chosen_forward
 from ratchet.engine.memory import Budgets, fitted_budgets
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared, prepare
 from ratchet.engine.rounds import Engine, StopReason, Task, When, train
+from ratchet.engine.sampler.decoder_batch import batches_of, chosen_kind
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.update import Learner, new_optimizer
 from ratchet.records import Completion, Grade, Group, Prompt, Rollout, RoundRecord
@@ -99,17 +100,17 @@ def new_engine(prepared: Prepared, policy: Policy) -> tuple[Engine, dict[str, An
     budgets = Budgets(config.rl.micro_batch_tokens or fitted.micro_batch_tokens, fitted.sampling_tokens)
     prompts = [one.token_ids for one in prepared.train[:2]]
     trial = [PackedAnswer(prompt, prompt[-length:], length) for prompt in prompts for length in (5, 3, 4)]
-    packs = can_pack(policy, trial)
+    forward = chosen_forward(policy, trial)
     learner = Learner(
         policy=policy,
         settings=config.rl,
         optimizer=new_optimizer(policy, config.learning_rate, config.optimizer),
         gradient_norm_limit=config.optimizer.gradient_norm_limit,
         micro_batch_tokens=budgets.micro_batch_tokens,
-        plain_rows=not packs,
+        forward=forward,
     )
-    engine = Engine(policy, learner, InProcessSampler(policy, budgets.sampling_tokens))
-    return engine, {"micro_batch": budgets.micro_batch_tokens, "packed": packs}
+    engine = Engine(policy, learner, InProcessSampler(policy, budgets.sampling_tokens, batches_of(chosen_kind(policy, prompts), policy)))
+    return engine, {"micro_batch": budgets.micro_batch_tokens, "forward": f"{forward.rows} {forward.head}"}
 
 
 def conversation(system_prompt: str | None, prompt: Prompt) -> list[dict[str, str]]:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 # Here, because OpenMP reads it when torch is loaded, and this file runs before any other of ours. With busy cores,
 # threads that spin at barriers wait for ones that are not scheduled: waiting passively was measured to be 10 to 20
-# times faster there, and costs nothing on idle machines.
+# times faster there. GNU's OpenMP, which torch brings, may spin for a few microseconds first: waking a sleeping thread
+# takes longer than a small product, which this makes up to five times faster, and busy cores lose nothing by it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # Forked processes would warn about the tokenizers' threads, which are of no use here.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

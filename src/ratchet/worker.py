@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -30,13 +30,14 @@ from ratchet.engine.checkpoint import Progress
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.evaluate import score
 from ratchet.engine.grading import Grader
-from ratchet.engine.logprobs import can_pack
+from ratchet.engine.logprobs import RowForward, chosen_forward
 from ratchet.engine.memory import Budgets, fitted_budgets
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared, advice_on_rate, data_hash, highest_reward, prepare
 from ratchet.engine.rounds import Engine, StopReason, Task, When, diagnosis, number_of_rounds, train
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
+from ratchet.engine.sampler.decoder_batch import batches_of, chosen_kind
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.update import Learner, new_optimizer
 from ratchet.errors import (
@@ -246,10 +247,10 @@ def _engine(session: _Session, prepared: Prepared, policy: Policy) -> Engine:
         optimizer=new_optimizer(policy, config.learning_rate, config.optimizer),
         gradient_norm_limit=config.optimizer.gradient_norm_limit,
         micro_batch_tokens=budgets.micro_batch_tokens,
-        plain_rows=fixed["plain_rows"],
+        forward=RowForward(**fixed["forward"]),
     )
-    sampler = _CountingSampler(InProcessSampler(policy, budgets.sampling_tokens), session.watch)
-    return Engine(policy, learner, sampler)
+    sampler = InProcessSampler(policy, budgets.sampling_tokens, batches_of(fixed["batches"], policy))
+    return Engine(policy, learner, _CountingSampler(sampler, session.watch))
 
 
 def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Policy) -> dict[str, Any]:
@@ -281,7 +282,8 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
             "micro_batch_tokens": config.rl.micro_batch_tokens or fitted.micro_batch_tokens,
             "sampling_tokens": config.rl.sampling_tokens or fitted.sampling_tokens,
         },
-        "plain_rows": not can_pack(policy, _trial_answers(prepared)),
+        "batches": chosen_kind(policy, [encoded.token_ids for encoded in prepared.train[:2]]),
+        "forward": asdict(chosen_forward(policy, _trial_answers(prepared))),
         "versions": versions,
     }
     folder.write_run({**record, "fixed": fixed})
@@ -519,6 +521,9 @@ class _CountingSampler:
                 yield sampled
                 self._watch.on_progress(phase, done, total)
         self._watch.on_progress("updating" if phase == "sampling" else "scored", 0, 0)
+
+    def rest(self) -> None:
+        self._sampler.rest()
 
 
 @contextmanager

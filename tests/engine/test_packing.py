@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.engine.packing import PackedAnswer, pack
+from ratchet.engine.packing import PackedAnswer, PackedGroup, pack
 
 CPU = torch.device("cpu")
 # Prompt (1, 2, 3) with two answers, prompt (4, 5) with one of a single token.
@@ -21,8 +21,8 @@ def test_a_row_worked_by_hand():
     # The last token of each answer predicts nothing, so it is a target alone.
     assert row.input_ids.tolist() == [1, 2, 3, 10, 11, 20, 4, 5]
     assert row.position_ids.tolist() == [0, 1, 2, 3, 4, 3, 0, 1]
-    assert row.groups.tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
-    assert row.segments.tolist() == [0, 0, 0, 1, 1, 2, 0, 0]
+    assert row.prefix_length == 0
+    assert row.groups == (PackedGroup((0, 3), ((3, 2), (5, 1))), PackedGroup((6, 2), ((8, 0),)))
     assert row.sources.tolist() == [2, 3, 4, 2, 5, 7]
     assert row.targets.tolist() == [10, 11, 12, 20, 21, 30]
     assert row.answer_index.tolist() == [0, 0, 0, 1, 1, 2]
@@ -88,8 +88,8 @@ def test_each_row_has_the_whole_budget_anew():
 def test_the_same_prompt_after_another_one_is_a_group_of_its_own():
     back = [*ANSWERS, PackedAnswer((1, 2, 3), (40, 41), 10)]
     (row,) = pack(back, 100, device=CPU, plain=False)
-    assert row.groups.tolist() == [0] * 6 + [1] * 2 + [2] * 4
-    assert row.segments.tolist() == [0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 0, 1]
+    assert [group.prompt for group in row.groups] == [(0, 3), (6, 2), (8, 3)]
+    assert row.groups[2].answers == ((11, 1),)
     assert row.sources.tolist()[-2:] == [10, 11]
 
 

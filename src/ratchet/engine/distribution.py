@@ -13,6 +13,9 @@ from torch import Tensor
 
 from ratchet.config import RlSettings
 
+# Tokens of a block when the cumulative distribution is inverted: the root of a usual vocabulary.
+_BLOCK = 256
+
 
 @dataclass(frozen=True)
 class SamplingSettings:
@@ -90,25 +93,9 @@ def taken_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
     return logits.gather(-1, tokens[..., None]).squeeze(-1) - logits.logsumexp(dim=-1)
 
 
-def sampling_logprobs(logits: Tensor, tokens: Tensor, settings: SamplingSettings) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities of drawn tokens, under the sampling distribution and under the temperature alone.
-
-    Args:
-        logits: (b, V) of the model, unscaled.
-        tokens: (b,) int64, the drawn tokens.
-        settings: What they were drawn with.
-
-    Returns:
-        Two (b,) tensors; the same one twice where nothing is truncated.
-    """
-    scaled = scaled_logits(logits, 1.0 if settings.greedy else settings.temperature)
-    full = taken_logprobs(scaled, tokens)
-    if not settings.truncates:
-        return full, full
-    return taken_logprobs(truncated(scaled, settings.top_k, settings.top_p, keep=tokens), tokens), full
-
-
-def draw(logits: Tensor, uniform: Tensor | None, settings: SamplingSettings) -> Tensor:
+def draw_with_logprobs(
+    logits: Tensor, uniform: Tensor | None, settings: SamplingSettings
+) -> tuple[Tensor, Tensor, Tensor]:
     """Draw one token per row by inverting the cumulative distribution at a uniform number.
 
     Args:
@@ -117,16 +104,71 @@ def draw(logits: Tensor, uniform: Tensor | None, settings: SamplingSettings) -> 
         settings: Temperature, top-k, top-p, or greedy.
 
     Returns:
-        (b,) int64. A token of probability 0 is never drawn. Of a row with logits that are not finite some token of
-        the vocabulary, whose log-probability is not finite either.
+        Three (b,) tensors: the tokens, int64; their log-probabilities under the sampling distribution; and under the
+        temperature alone, which is the same tensor where nothing is truncated. A token of probability 0 is never
+        drawn. Of a row with logits that are not finite some token of the vocabulary is drawn, whose log-probabilities
+        are not finite either.
     """
+    scaled = scaled_logits(logits, 1.0 if settings.greedy else settings.temperature)
+    probabilities = scaled.softmax(dim=-1)
+    full = _log_normaliser(scaled, probabilities)
     if settings.greedy or uniform is None:
-        return logits.argmax(dim=-1)
-    scaled = truncated(scaled_logits(logits, settings.temperature), settings.top_k, settings.top_p)
-    # In float64: a GPU adds in parallel, and a float32 sum so made need not rise from token to token.
-    cumulative = scaled.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)  # (b, V)
+        tokens = logits.argmax(dim=-1)
+    elif not settings.truncates:
+        tokens = _inverted(probabilities, uniform)
+    else:
+        kept = truncated(scaled, settings.top_k, settings.top_p)
+        probabilities = kept.softmax(dim=-1)
+        tokens = _inverted(probabilities, uniform)
+        taken = kept.gather(-1, tokens[:, None]).squeeze(-1) - _log_normaliser(kept, probabilities)
+        return tokens, taken, scaled.gather(-1, tokens[:, None]).squeeze(-1) - full
+    taken = scaled.gather(-1, tokens[:, None]).squeeze(-1) - full
+    return tokens, taken, taken
+
+
+def sampling_logprobs(logits: Tensor, tokens: Tensor, settings: SamplingSettings) -> Tensor:
+    """Return the log-probabilities (b,) of drawn tokens (b,) under the sampling distribution of logits (b, V)."""
+    scaled = scaled_logits(logits, 1.0 if settings.greedy else settings.temperature)
+    if settings.truncates:
+        scaled = truncated(scaled, settings.top_k, settings.top_p, keep=tokens)
+    return taken_logprobs(scaled, tokens)
+
+
+def _log_normaliser(logits: Tensor, probabilities: Tensor) -> Tensor:
+    """Return the log of the sum of exponentials (b,), given the softmax of the same logits.
+
+    The largest logit's probability is 1 over the sum of exponentials above it. torch's own logsumexp takes ten times
+    as long on a CPU.
+    """
+    return logits.amax(dim=-1) - probabilities.amax(dim=-1).log()
+
+
+def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Return the token (b,) at which the cumulative distribution of (b, V) passes the uniform number (b,).
+
+    In two steps, over sums of blocks and within the block: a sum over the whole vocabulary for each token of it is
+    most of the work otherwise. Sums run in float64: a GPU adds in parallel, and a float32 sum so made need not rise
+    from token to token.
+    """
+    rows, vocabulary = probabilities.shape
+    whole = vocabulary - vocabulary % _BLOCK
+    sums = probabilities[:, :whole].view(rows, -1, _BLOCK).sum(dim=-1)
+    if whole < vocabulary:
+        sums = torch.cat([sums, probabilities[:, whole:].sum(dim=-1, keepdim=True)], dim=-1)
+    blocks = sums.cumsum(dim=-1, dtype=torch.float64)
+    target = uniform.to(blocks) * blocks[:, -1]
+    block = _passed(blocks, target)
+    before = torch.where(block > 0, blocks.gather(1, (block - 1).clamp(min=0)[:, None])[:, 0], 0.0)
+    token = block[:, None] * _BLOCK + torch.arange(_BLOCK, device=block.device)  # (b, block)
+    within = probabilities.gather(1, token.clamp(max=vocabulary - 1)).masked_fill(token >= vocabulary, 0.0)
+    within = within.cumsum(dim=-1, dtype=torch.float64)
+    drawn = block * _BLOCK + _passed(within, target - before)
+    return drawn.clamp(max=vocabulary - 1)  # past the end where the sums are NaN
+
+
+def _passed(cumulative: Tensor, target: Tensor) -> Tensor:
+    """Return the first place (b,) at which a cumulative sum (b, n) exceeds the target (b,)."""
     total = cumulative[:, -1]
-    # Rounding may lift uniform * total to total itself, which no token covers.
-    target = torch.minimum(uniform.to(total) * total, torch.nextafter(total, torch.zeros_like(total)))
-    drawn = torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1)
-    return drawn.clamp(max=logits.shape[-1] - 1)  # past the end where the sums are NaN
+    # Rounding may lift the target to the total itself or past it, which no place covers.
+    below = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, below[:, None], right=True).squeeze(-1).clamp(max=cumulative.shape[1] - 1)

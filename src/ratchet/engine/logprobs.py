@@ -1,47 +1,102 @@
 """Log-probabilities of answer tokens under the policy: the trainer's side, with gradients.
 
-Dimensions: T tokens of a row, N answer tokens of a row, V vocabulary. All logs are natural.
+Rows go through our own decoder, through transformers packed under a mask of ours, or through transformers plain; and
+the output layer is computed in chunks or whole. At the start of a run each way is held against the plain and whole
+one, which is always right, and the first that agrees is taken (``chosen_forward``).
+
+Dimensions: T tokens of a row, N answer tokens of a row, H hidden width, V vocabulary. All logs are natural.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ratchet.engine.decoder.attention import layout
+from ratchet.engine.decoder.layer import Pass, last_norm, run_layers
 from ratchet.engine.distribution import scaled_logits, taken_logprobs
+from ratchet.engine.head import Head
 from ratchet.engine.memory import is_out_of_memory, out_of_memory_as
 from ratchet.engine.packing import PackedAnswer, PackedRow, pack
 from ratchet.engine.policy import Policy
 
 log = logging.getLogger(__name__)
 
-# Packed and plain log-probabilities may differ by rounding. A mask that is not honoured moves them by far more.
-_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9, torch.bfloat16: 0.25, torch.float16: 0.1}
+# How far log-probabilities (largest difference; the mean one for the two short formats, whose largest is chance) and
+# gradients (length of the difference over the length) may be from the plain way's: rounding. A mask that is not
+# honoured moves both by far more.
+_TOLERANCE = {
+    torch.float64: (1e-9, 1e-7),
+    torch.float32: (1e-3, 1e-3),
+    torch.bfloat16: (0.05, 0.1),
+    torch.float16: (0.02, 0.05),
+}
+
+
+@dataclass(frozen=True)
+class RowForward:
+    """A way to compute rows. The last in ``_ways`` is plain and whole: one answer a row, all logits at once."""
+
+    rows: Literal["decoder", "packed", "plain"]
+    head: Literal["chunked", "whole"]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each answer has a row of its own."""
+        return self.rows == "plain"
+
+
+PLAIN = RowForward("plain", "whole")
+
+
+def answer_logprobs(policy: Policy, row: PackedRow, temperature: float, forward: RowForward) -> Tensor:
+    """Return the log-probabilities of a row's answer tokens, (N,), scaled by the temperature, nothing truncated."""
+    if forward.head == "chunked":
+        return policy_head(policy).logprobs(row_states(policy, row, forward), row.targets, temperature)
+    return taken_logprobs(scaled_logits(row_logits(policy, row), temperature), row.targets)
 
 
 def row_logits(policy: Policy, row: PackedRow) -> Tensor:
-    """Run the model over one row; return the logits that predict its answer tokens, (N, V)."""
-    mask = None if row.is_plain else row.attention_mask(policy.model.dtype)
-    result = policy.model(
-        input_ids=row.input_ids[None],
-        position_ids=row.position_ids[None],
-        attention_mask=mask,
-        use_cache=False,
-        # Several answers share the last prompt token: its logits are computed once for each of them.
-        logits_to_keep=row.sources,
-    )
+    """Run transformers' model over one row; return the logits that predict its answer tokens, (N, V)."""
+    # Several answers share the last prompt token: its logits are computed once for each of them.
+    result = policy.model(**_inputs(policy, row), logits_to_keep=row.sources)
     logits: Tensor = result.logits[0]
     return logits
 
 
-def answer_logprobs(policy: Policy, row: PackedRow, temperature: float) -> Tensor:
-    """Return the log-probabilities of a row's answer tokens, (N,), scaled by the temperature, nothing truncated."""
-    return taken_logprobs(scaled_logits(row_logits(policy, row), temperature), row.targets)
+def row_states(policy: Policy, row: PackedRow, forward: RowForward) -> Tensor:
+    """Return what the output layer is given for a row's answer tokens, (N, H)."""
+    weights = policy.decoder
+    if forward.rows != "decoder" or weights is None:
+        trunk = policy.model.get_base_model().base_model
+        states: Tensor = trunk(**_inputs(policy, row)).last_hidden_state[0]
+        return states.index_select(0, row.sources)
+    cosine, sine = weights.angles(row.position_ids)
+    at = layout(row, weights.heads, weights.embedding.dtype)
+    run = Pass(weights, at, cosine, sine, with_adapter=not policy.is_reference)
+    return last_norm(run_layers(weights.embedding[row.input_ids], run).index_select(0, row.sources), weights)
 
 
-def can_pack(policy: Policy, answers: Sequence[PackedAnswer]) -> bool:
-    """Tell whether packed rows give this architecture's plain log-probabilities, by trying it on some answers.
+def policy_head(policy: Policy) -> Head:
+    """Return the model's output layer."""
+    layer = policy.model.get_output_embeddings()
+    return Head(layer.weight, getattr(layer, "bias", None))
+
+
+def _inputs(policy: Policy, row: PackedRow) -> dict[str, object]:
+    return {
+        "input_ids": row.input_ids[None],
+        "position_ids": row.position_ids[None],
+        "attention_mask": None if row.is_plain else row.attention_mask(policy.model.dtype),
+        "use_cache": False,
+    }
+
+
+def chosen_forward(policy: Policy, answers: Sequence[PackedAnswer]) -> RowForward:
+    """Return the fastest way whose log-probabilities and gradients on some answers are those of the plain one.
 
     Layers that look back over a window only, or keep a state, do not follow a mask of ours in rows longer than the
     answers tried, so they are never packed. Nor are models that refuse such a mask.
@@ -49,25 +104,55 @@ def can_pack(policy: Policy, answers: Sequence[PackedAnswer]) -> bool:
     Raises:
         OutOfMemory: with stage "update".
     """
+    with out_of_memory_as("update"):
+        expected = _tried(policy, answers, PLAIN)
+        for way in _ways(policy):
+            try:
+                found = _tried(policy, answers, way)
+            except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+                if is_out_of_memory(error):
+                    raise
+                log.info("update rows=%s head=%s refused error=%s", way.rows, way.head, type(error).__name__)
+                continue
+            gaps = _gaps(found, expected)
+            log.info("update rows=%s head=%s gap=%.2e gradient_gap=%.2e", way.rows, way.head, *gaps)
+            limits = _TOLERANCE[policy.model.dtype]
+            if gaps[0] <= limits[0] and gaps[1] <= limits[1]:
+                return way
+    return PLAIN
+
+
+def _ways(policy: Policy) -> Iterator[RowForward]:
+    """Yield the ways to try, fastest first."""
+    if policy.decoder is not None:
+        yield RowForward("decoder", "chunked")
     text = policy.model.config.get_text_config(decoder=True)
     layer_types = set(getattr(text, "layer_types", None) or ["full_attention"])
-    if layer_types != {"full_attention"} or getattr(text, "sliding_window", None):
+    if layer_types == {"full_attention"} and not getattr(text, "sliding_window", None):
+        yield RowForward("packed", "chunked")
+        yield RowForward("packed", "whole")
+    else:
         log.info("update rows=plain reason=window_or_state")
-        return False
-    with torch.no_grad(), out_of_memory_as("update"):
-        plain = [answer_logprobs(policy, row, 1.0) for row in _rows(policy, answers, plain=True)]
-        try:
-            packed = [answer_logprobs(policy, row, 1.0) for row in _rows(policy, answers, plain=False)]
-        except (RuntimeError, TypeError, ValueError) as error:
-            if is_out_of_memory(error):
-                raise
-            log.info("update rows=plain reason=mask_refused error=%s", type(error).__name__)
-            return False
-    gap = float((torch.cat(packed) - torch.cat(plain)).abs().max())
-    fits = gap <= _TOLERANCE[policy.model.dtype]
-    log.info("update rows=%s self_check_gap=%.2e", "packed" if fits else "plain", gap)
-    return fits
+    yield RowForward("plain", "chunked")
 
 
-def _rows(policy: Policy, answers: Sequence[PackedAnswer], *, plain: bool) -> list[PackedRow]:
-    return pack(answers, 1 << 30, device=policy.device, plain=plain)
+def _tried(policy: Policy, answers: Sequence[PackedAnswer], way: RowForward) -> tuple[Tensor, Tensor]:
+    """Return all log-probabilities, one after the other, and the gradient of a weighted sum of them, flattened."""
+    rows = pack(answers, 1 << 30, device=policy.device, plain=way.is_plain)
+    logprobs = [answer_logprobs(policy, row, 1.0, way) for row in rows]
+    together = torch.cat(logprobs)
+    # Weights that differ, so that a gradient which goes to the wrong answer shows.
+    weights = torch.linspace(-1.0, 1.0, len(together), dtype=together.dtype, device=together.device)
+    gradients = torch.autograd.grad((together * weights).sum(), policy.parameters, allow_unused=True)
+    return together.detach(), torch.cat([g.detach().double().flatten() for g in gradients if g is not None])
+
+
+def _gaps(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """Return how far log-probabilities and gradients are apart, in the measures of ``_TOLERANCE``."""
+    if found[1].shape != expected[1].shape:
+        return float("inf"), float("inf")
+    differences = (found[0] - expected[0]).abs()
+    exact = found[0].dtype == torch.float64 or found[0].dtype == torch.float32
+    length = expected[1].norm()
+    relative = (found[1] - expected[1]).norm() / length if length > 0 else found[1].norm()
+    return float(differences.max() if exact else differences.mean()), float(relative)

@@ -1,21 +1,25 @@
-"""Packing: several prompts with their answers in one row, each answer attending to its prompt and to itself alone.
+"""Packing: a common prefix, several prompts that continue it, and their answers, in one row without padding.
 
-A group's prompt is computed once for all of its answers: P + G * R tokens instead of G * (P + R), without padding.
-An answer's positions restart after its prompt, so every token sees exactly what it would see alone. Plain rows, one
-prompt with one answer under the model's own causal mask, are the same thing with a budget of one answer a row; they
-serve architectures for which a mask of our own is not the whole story.
+A prompt is computed once for all of its answers, and what all prompts of a row begin with (system prompt, worked
+examples) once for all of them: C + p + A * R tokens instead of A * (C + p + R) for one prompt with A answers. Each
+token attends to its prefix, its prompt and its own answer alone, and positions restart after the prompt, so every
+token sees exactly what it would see alone. Plain rows, one prompt with one answer under the model's own causal mask,
+are the same thing with a budget of one answer a row; they serve architectures for which a mask of our own is not the
+whole story.
 
 Dimensions: T tokens of a row, N answer tokens of a row, A answers of a row.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 
+import numpy as np
 import torch
 from torch import Tensor
 
-# Segment number of prompt tokens; answers count from 1.
-_PROMPT = 0
+# A shorter common beginning is not worth a segment of its own.
+_SHORTEST_PREFIX = 8
 
 
 @dataclass(frozen=True)
@@ -28,14 +32,25 @@ class PackedAnswer:
 
 
 @dataclass(frozen=True)
+class PackedGroup:
+    """Where a prompt, less the row's prefix, and its answers are in a row: (start, length) each, one after the other.
+
+    The last token of an answer predicts nothing that is trained on, so it is not in the row.
+    """
+
+    prompt: tuple[int, int]
+    answers: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class PackedRow:
     """One row for the model, and where the answer tokens in it are.
 
     Attributes:
         input_ids: (T,) tokens.
         position_ids: (T,) positions, restarting after the prompt for each answer.
-        groups: (T,) which prompt a token belongs to.
-        segments: (T,) 0 in prompts, 1, 2, ... in the answers of a group.
+        prefix_length: How many tokens at the row's start belong to all of its prompts.
+        groups: The prompts with their answers.
         sources: (N,) index in the row of the token whose logits predict an answer token.
         targets: (N,) the answer tokens.
         answer_index: (N,) 0 .. A-1, which answer of this row.
@@ -44,8 +59,8 @@ class PackedRow:
 
     input_ids: Tensor
     position_ids: Tensor
-    groups: Tensor
-    segments: Tensor
+    prefix_length: int
+    groups: tuple[PackedGroup, ...]
     sources: Tensor
     targets: Tensor
     answer_index: Tensor
@@ -58,80 +73,119 @@ class PackedRow:
 
     def attention_mask(self, dtype: torch.dtype) -> Tensor:
         """Return the additive mask, (1, 1, T, T): 0 where attention is allowed, the lowest number elsewhere."""
-        length = self.input_ids.shape[0]
-        order = torch.arange(length, device=self.input_ids.device)
-        earlier = order[:, None] >= order[None, :]
-        same_group = self.groups[:, None] == self.groups[None, :]
-        visible = (self.segments[None, :] == _PROMPT) | (self.segments[:, None] == self.segments[None, :])
-        allowed = earlier & same_group & visible
+        length = len(self.input_ids)
+        allowed = torch.zeros((length, length), dtype=torch.bool)
+        allowed[:, : self.prefix_length] = True
+        for group in self.groups:
+            start, prompt_length = group.prompt
+            end = start + prompt_length + sum(answer_length for _, answer_length in group.answers)
+            allowed[start:end, start : start + prompt_length] = True
+            for answer_start, answer_length in group.answers:
+                answer = slice(answer_start, answer_start + answer_length)
+                allowed[answer, answer] = True
+        allowed = allowed.tril_().to(self.input_ids.device)
         lowest = torch.finfo(dtype).min
-        return torch.zeros((length, length), dtype=dtype, device=allowed.device).masked_fill(~allowed, lowest)[
-            None, None
-        ]
+        mask = torch.zeros((length, length), dtype=dtype, device=allowed.device)
+        return mask.masked_fill(~allowed, lowest)[None, None]
 
 
 def pack(answers: Sequence[PackedAnswer], budget_tokens: int, *, device: torch.device, plain: bool) -> list[PackedRow]:
     """Fill rows up to the budget, in order; an answer is never split, so one that exceeds it has a row of its own.
 
-    Neighbouring answers with the same prompt share it. Plain rows hold one answer each.
+    Neighbouring answers with the same prompt share it, and a row of several prompts has their common beginning once.
+    Plain rows hold one answer each.
     """
-    rows: list[list[PackedAnswer]] = []
-    used = 0
+    rows: list[_RowPlan] = []
     for answer in answers:
-        shares = bool(rows) and rows[-1][-1].prompt_token_ids == answer.prompt_token_ids
-        added = len(answer.token_ids) + (0 if shares else len(answer.prompt_token_ids))
-        if not rows or plain or used + added > budget_tokens:
-            rows.append([])
-            used = 0
-            added = len(answer.token_ids) + len(answer.prompt_token_ids)
-        rows[-1].append(answer)
-        used += added
-    return [_row(row, device) for row in rows]
+        if plain or not rows or not rows[-1].add(answer, budget_tokens):
+            rows.append(_RowPlan([answer], len(answer.prompt_token_ids), len(answer.token_ids)))
+    return [row.build(device) for row in rows]
 
 
-def _row(answers: Sequence[PackedAnswer], device: torch.device) -> PackedRow:
-    columns: dict[str, list[int]] = {name: [] for name in ("ids", "positions", "groups", "segments")}
-    sources: list[int] = []
-    targets: list[int] = []
-    answer_index: list[int] = []
-
-    def add(ids: Sequence[int], start: int, group: int, segment: int) -> None:
-        columns["ids"] += ids
-        columns["positions"] += range(start, start + len(ids))
-        columns["groups"] += [group] * len(ids)
-        columns["segments"] += [segment] * len(ids)
-
-    for group, (prompt, members) in enumerate(_by_prompt(answers)):
-        add(prompt, 0, group, _PROMPT)
-        prompt_end = len(columns["ids"]) - 1
-        for segment, (index, answer) in enumerate(members, start=1):
-            first = len(columns["ids"])
-            # The last token of an answer predicts nothing that is trained on, so it is left out of the row.
-            add(answer.token_ids[:-1], len(prompt), group, segment)
-            sources += [prompt_end, *range(first, first + len(answer.token_ids) - 1)]
-            targets += answer.token_ids
-            answer_index += [index] * len(answer.token_ids)
-    return PackedRow(
-        input_ids=torch.tensor(columns["ids"], device=device),
-        position_ids=torch.tensor(columns["positions"], device=device),
-        groups=torch.tensor(columns["groups"], device=device),
-        segments=torch.tensor(columns["segments"], device=device),
-        sources=torch.tensor(sources, device=device),
-        targets=torch.tensor(targets, device=device),
-        answer_index=torch.tensor(answer_index, device=device),
-        numbers=tuple(answer.number for answer in answers),
-    )
+def common_prefix(prompts: Sequence[tuple[int, ...]]) -> int:
+    """Return how many tokens all prompts begin with, each keeping one of its own; 0 if too few to be worth sharing."""
+    if len(set(prompts)) < 2:
+        return 0
+    # Of sorted sequences, what the first and the last share is shared by all.
+    shared = _shared(min(prompts), max(prompts), min(map(len, prompts)) - 1)
+    return shared if shared >= _SHORTEST_PREFIX else 0
 
 
-def _by_prompt(
-    answers: Sequence[PackedAnswer],
-) -> Iterator[tuple[tuple[int, ...], list[tuple[int, PackedAnswer]]]]:
-    """Yield runs of neighbouring answers with the same prompt, each answer with its place in the row."""
-    run: list[tuple[int, PackedAnswer]] = []
-    for index, answer in enumerate(answers):
-        if run and run[-1][1].prompt_token_ids != answer.prompt_token_ids:
-            yield run[0][1].prompt_token_ids, run
-            run = []
-        run.append((index, answer))
-    if run:
-        yield run[0][1].prompt_token_ids, run
+def _shared(one: tuple[int, ...], other: tuple[int, ...], most: int) -> int:
+    for position in range(most):
+        if one[position] != other[position]:
+            return position
+    return most
+
+
+@dataclass
+class _RowPlan:
+    """A row under construction. ``prefix`` is what its prompts share, the whole prompt as long as there is one."""
+
+    answers: list[PackedAnswer]
+    prefix: int
+    answer_tokens: int
+    prompt_tokens: int = field(init=False)  # of the distinct prompts, each in full
+    prompts: int = 1
+    shortest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prompt_tokens = self.shortest = len(self.answers[0].prompt_token_ids)
+
+    def add(self, answer: PackedAnswer, budget_tokens: int) -> bool:
+        """Take in an answer if the row then fits the budget; tell whether it did."""
+        prompt, last = answer.prompt_token_ids, self.answers[-1].prompt_token_ids
+        prefix, prompt_tokens, prompts, shortest = self.prefix, self.prompt_tokens, self.prompts, self.shortest
+        if prompt != last:
+            shortest = min(shortest, len(prompt))
+            prefix = _shared(prompt, last, min(prefix, shortest - 1))
+            prompt_tokens += len(prompt)
+            prompts += 1
+        saved = (prompts - 1) * prefix if prefix >= _SHORTEST_PREFIX else 0
+        answer_tokens = self.answer_tokens + len(answer.token_ids)
+        if prompt_tokens - saved + answer_tokens > budget_tokens:
+            return False
+        self.answers.append(answer)
+        self.prefix, self.prompt_tokens, self.prompts, self.shortest = prefix, prompt_tokens, prompts, shortest
+        self.answer_tokens = answer_tokens
+        return True
+
+    def build(self, device: torch.device) -> PackedRow:
+        runs = [list(run) for _, run in groupby(self.answers, key=lambda answer: answer.prompt_token_ids)]
+        prefix = common_prefix([run[0].prompt_token_ids for run in runs])
+        ids: list[Sequence[int]] = [runs[0][0].prompt_token_ids[:prefix]]
+        positions = [np.arange(prefix)]
+        groups: list[PackedGroup] = []
+        sources, targets = [], []
+        end = prefix
+        for run in runs:
+            prompt = run[0].prompt_token_ids
+            segment = (end, len(prompt) - prefix)
+            ids.append(prompt[prefix:])
+            positions.append(np.arange(prefix, len(prompt)))
+            end = prompt_end = end + segment[1]
+            places = []
+            for answer in run:
+                length = len(answer.token_ids) - 1
+                places.append((end, length))
+                ids.append(answer.token_ids[:-1])
+                positions.append(np.arange(len(prompt), len(prompt) + length))
+                sources.append(np.concatenate([[prompt_end - 1], np.arange(end, end + length)]))
+                targets.append(answer.token_ids)
+                end += length
+            groups.append(PackedGroup(segment, tuple(places)))
+        lengths = [len(answer.token_ids) for answer in self.answers]
+        columns = (np.concatenate(ids), np.concatenate(positions), np.concatenate(sources), np.concatenate(targets))
+        input_ids, position_ids, source_ids, target_ids = (
+            torch.from_numpy(column.astype(np.int64)).to(device) for column in columns
+        )
+        return PackedRow(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            prefix_length=prefix,
+            groups=tuple(groups),
+            sources=source_ids,
+            targets=target_ids,
+            answer_index=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device),
+            numbers=tuple(answer.number for answer in self.answers),
+        )

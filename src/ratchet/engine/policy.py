@@ -25,6 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ratchet.config import LoraSettings, Loss, RunConfig
 from ratchet.engine.chat import Chat
+from ratchet.engine.decoder.weights import decoder_weights
 from ratchet.engine.memory import is_out_of_memory, out_of_memory_as
 from ratchet.engine.model_files import SMOLLM2, ModelFiles, locate, model_config, smollm2
 from ratchet.errors import InvalidSetting, ModelUnavailable, RatchetError
@@ -51,6 +52,11 @@ class Policy:
     device: torch.device
     files: ModelFiles
     identity: str
+    is_reference: bool = False
+
+    def __post_init__(self) -> None:
+        # Our own decoder over the same weights, where the model is of a kind that it knows.
+        self.decoder = decoder_weights(self.model)
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -121,8 +127,12 @@ class Policy:
     @contextmanager
     def as_reference(self) -> Iterator[None]:
         """Make the policy, for the block, the one the run started from."""
-        with self.model.disable_adapter():
-            yield
+        self.is_reference = True
+        try:
+            with self.model.disable_adapter():
+                yield
+        finally:
+            self.is_reference = False
 
 
 def _adapted_weight(layer: LoraLayer) -> torch.nn.Parameter:

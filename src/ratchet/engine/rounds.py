@@ -107,6 +107,7 @@ def train(
         groups, seconds = _rollouts(config, engine, task, number, check)
         informative = [group for group in groups if has_signal(group)]
         sampled_at = perf_counter()
+        engine.sampler.rest()
         engine.learner.skipped_in_a_row = progress.skipped_in_a_row
         learned = update(engine.learner, informative, check)
         updated_at = perf_counter()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ratchet.config import OptimizerSettings, RlSettings
 from ratchet.engine.advantages import group_advantages
-from ratchet.engine.logprobs import answer_logprobs
+from ratchet.engine.logprobs import RowForward, answer_logprobs
 from ratchet.engine.losses import LOSSES, LossStats, StepTotals, TokenBatch, policy_loss
 from ratchet.engine.memory import out_of_memory_as
 from ratchet.engine.packing import PackedAnswer, PackedRow, pack
@@ -41,7 +41,7 @@ class Learner:
     optimizer: torch.optim.AdamW
     gradient_norm_limit: float
     micro_batch_tokens: int
-    plain_rows: bool
+    forward: RowForward
     skipped_in_a_row: int = 0
 
 
@@ -153,7 +153,7 @@ def _rows(learner: Learner, step: Sequence[_Answer]) -> list[PackedRow]:
         [answer.packed for answer in step],
         learner.micro_batch_tokens,
         device=learner.policy.device,
-        plain=learner.plain_rows,
+        plain=learner.forward.is_plain,
     )
 
 
@@ -164,7 +164,7 @@ def _old_logprobs(learner: Learner, steps: Sequence[Sequence[_Answer]], check: C
         for step in steps:
             for row in _rows(learner, step):
                 check()
-                logprobs = answer_logprobs(learner.policy, row, learner.settings.temperature)
+                logprobs = answer_logprobs(learner.policy, row, learner.settings.temperature, learner.forward)
                 lengths = torch.bincount(row.answer_index).tolist()
                 old.update(zip(row.numbers, logprobs.split_with_sizes(lengths), strict=True))
     return old
@@ -189,7 +189,7 @@ def _step(
     loss_sum, stats = 0.0, LossStats()
     for row in _rows(learner, step):
         check()
-        logprobs = answer_logprobs(learner.policy, row, settings.temperature)  # (N,)
+        logprobs = answer_logprobs(learner.policy, row, settings.temperature, learner.forward)  # (N,)
         if sums.steps == 0:
             _add_gap(sums, logprobs, row, by_number)
         batch = TokenBatch(
@@ -233,7 +233,7 @@ def _reference_logprobs(learner: Learner, row: PackedRow) -> Tensor | None:
     if learner.settings.beta == 0:
         return None
     with torch.no_grad(), learner.policy.as_reference():
-        return answer_logprobs(learner.policy, row, learner.settings.temperature)
+        return answer_logprobs(learner.policy, row, learner.settings.temperature, learner.forward)
 
 
 def _add_gap(sums: _Sums, logprobs: Tensor, row: PackedRow, by_number: dict[int, _Answer]) -> None:

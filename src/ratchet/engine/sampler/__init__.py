@@ -52,5 +52,8 @@ class Sampler(Protocol):
         and NotFinite where the model's output is NaN or infinite.
         """
 
+    def rest(self) -> None:
+        """Let go of memory that sampling needs and the update may use. The next call takes it again."""
+
 
 __all__ = ["SampleRequest", "Sampled", "Sampler"]

@@ -6,12 +6,11 @@ requests, limits, random numbers or ends; it is told which rows to begin, to go 
 Dimensions: b rows, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from torch import Tensor
-
-from ratchet.engine.policy import Policy
 
 
 class DecodingBatch(Protocol):
@@ -41,8 +40,19 @@ class DecodingBatch(Protocol):
         """Give every row its new token, (b,) int64 on the policy's device, and compute the logits after it."""
 
 
-# Made once for each call of the sampler, from the policy, its adapter merged, and the tokens that all prompts begin
-# with (maybe none), which are computed then. At least one token of each prompt is not among them.
-MakesBatch: TypeAlias = Callable[[Policy, tuple[int, ...]], DecodingBatch]
+class Batches(Protocol):
+    """Makes batches of one kind, and holds what they share."""
 
-__all__ = ["DecodingBatch", "MakesBatch"]
+    def batch(self, common_prefix: tuple[int, ...]) -> AbstractContextManager[DecodingBatch]:
+        """Return a batch of the policy as it is now, for one call of the sampler.
+
+        Args:
+            common_prefix: What all prompts begin with, maybe nothing; computed at once. At least one token of each
+                prompt is not part of it.
+        """
+
+    def rest(self) -> None:
+        """Let go of memory that can be had again, until the next batch."""
+
+
+__all__ = ["Batches", "DecodingBatch"]

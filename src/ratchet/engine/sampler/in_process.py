@@ -21,12 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ratchet.engine.distribution import SamplingSettings, draw, sampling_logprobs
+from ratchet.engine.distribution import SamplingSettings, draw_with_logprobs
 from ratchet.engine.memory import out_of_memory_as
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampled, SampleRequest
-from ratchet.engine.sampler.batch import DecodingBatch, MakesBatch
-from ratchet.engine.sampler.transformers_batch import TransformersBatch
+from ratchet.engine.sampler.batch import Batches, DecodingBatch
+from ratchet.engine.sampler.transformers_batch import TransformersBatches
 from ratchet.errors import NotFinite
 from ratchet.records import Completion
 
@@ -49,12 +49,16 @@ _NOT_FINITE = (
 
 
 class InProcessSampler:
-    """Samples with the policy's model, its adapter merged into the weights meanwhile and taken out again exactly."""
+    """Samples with the policy's own weights, in batches of some kind: the model's own forward pass if none is given."""
 
-    def __init__(self, policy: Policy, budget_tokens: int, makes_batch: MakesBatch = TransformersBatch) -> None:
+    def __init__(self, policy: Policy, budget_tokens: int, batches: Batches | None = None) -> None:
         self._policy = policy
         self._budget_tokens = budget_tokens
-        self._makes_batch = makes_batch
+        self._batches = batches or TransformersBatches(policy)
+
+    def rest(self) -> None:
+        """Let go of memory that the next call can have again."""
+        self._batches.rest()
 
     def sample(
         self,
@@ -72,9 +76,8 @@ class InProcessSampler:
         if not waiting:
             return
         rows = _Rows(min(waiting.room, len(waiting)), self._policy.chat.end_ids, greedy=settings.greedy)
-        with out_of_memory_as("sampling"), self._policy.merged():
-            check()
-            batch = self._makes_batch(self._policy, waiting.common_prefix())
+        check()
+        with out_of_memory_as("sampling"), self._batches.batch(waiting.common_prefix()) as batch:
             _refill(batch, rows, waiting, check)
             while rows:
                 check()
@@ -105,8 +108,7 @@ def _draw(
         the sampling distribution and under the temperature alone.
     """
     numbers = None if uniform is None else torch.from_numpy(uniform).to(logits.device)
-    tokens = draw(logits, numbers, settings)
-    logprobs, full = sampling_logprobs(logits, tokens, settings)
+    tokens, logprobs, full = draw_with_logprobs(logits, numbers, settings)
     # One transfer instead of three. float32 holds every whole number below 2 ** 24.
     return tokens, torch.stack([tokens.to(full.dtype), logprobs, full]).cpu().numpy()
 

@@ -11,7 +11,8 @@ Dimensions: b live rows, S rows of the cache (live ones and places of rows that 
 longest prompt, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,3 +223,19 @@ def _copies(prefix: Tensor, columns: Tensor, room: int) -> Tensor:
 
 
 __all__ = ["TransformersBatch"]
+
+
+class TransformersBatches:
+    """See ``Batches``: the adapter is merged into the weights while a batch lives, and taken out again exactly."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    @contextmanager
+    def batch(self, common_prefix: tuple[int, ...]) -> Iterator[TransformersBatch]:
+        """Return a batch of the policy as it is now."""
+        with self._policy.merged():
+            yield TransformersBatch(self._policy, common_prefix)
+
+    def rest(self) -> None:
+        """Nothing is held between batches."""
