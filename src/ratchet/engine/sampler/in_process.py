@@ -81,6 +81,7 @@ class _Row:
     request: int
     answer: int
     generator: np.random.Generator | None
+    longest: int
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     full_logprobs: list[float] = field(default_factory=list)
@@ -129,7 +130,9 @@ class InProcessSampler:
         check: Callable[[], None],
     ) -> Generator[Sampled]:
         check()
-        rows = [_Row(r, a, _generator(requests[r], a, settings)) for r, a in wave]
+        rows = [
+            _Row(r, a, _generator(requests[r], a, settings), requests[r].limit(a, max_answer_tokens)) for r, a in wave
+        ]
         batch = _Batch.prefilled(self._policy, requests, [row.request for row in rows])
         while rows:
             check()
@@ -144,7 +147,7 @@ class InProcessSampler:
                 row.logprobs.append(logprob)
                 row.full_logprobs.append(full_logprob)
                 stopped = token in self._policy.chat.end_ids
-                if stopped or len(row.token_ids) == max_answer_tokens:
+                if stopped or len(row.token_ids) == row.longest:
                     finished.add(position)
                     yield Sampled(row.request, row.answer, self._completion(row, "stop" if stopped else "length"))
             if finished:
