@@ -8,6 +8,7 @@ out, so a bound of this file is below what any program can reach. Knows no torch
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from rows import GrowthRow, PairRow, Point, RoundRow, SamplerRow, UpdateRow
@@ -65,28 +66,44 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Work:
-    """Multiply-adds by kind. ``wide`` is done in passes of many tokens, ``narrow`` in passes of ``width`` tokens."""
+    """Multiply-adds: of layers and of the output layer in passes of any width, and of the steps of decoding.
 
-    wide_trunk: float = 0.0
-    wide_output: float = 0.0
-    narrow_trunk: float = 0.0
-    narrow_output: float = 0.0
-    width: int = 1
+    ``live`` holds, for each step, how many answers are still being written: a step is a pass of so many tokens. All
+    answers side by side is the fewest passes that there can be.
+    """
+
+    shape: Shape
+    trunk: float = 0.0
+    output: float = 0.0
+    live: tuple[int, ...] = ()
 
     @property
     def total(self) -> float:
-        return self.wide_trunk + self.wide_output + self.narrow_trunk + self.narrow_output
+        # The first token of an answer comes from its prompt's pass.
+        return self.trunk + self.output + sum(self.live[1:]) * self.shape.trunk + sum(self.live) * self.shape.output
 
     def seconds(self, passes: dict[str, Any]) -> float:
         """Return how long the machine takes at the rates that it was measured to reach at these shapes."""
-        wide = max(passes.values(), key=lambda one: float(one["trunk_rate"]))
-        narrow = passes[str(max((n for n in PASS_TOKENS if n <= self.width), default=1))]
-        return float(
-            self.wide_trunk / wide["trunk_rate"]
-            + self.wide_output / max(one["output_rate"] for one in passes.values())
-            + self.narrow_trunk / narrow["trunk_rate"]
-            + self.narrow_output / narrow["output_rate"]
-        )
+        trunk = _PassSeconds(passes, "trunk_rate", self.shape.trunk)
+        output = _PassSeconds(passes, "output_rate", self.shape.output)
+        steps = sum(trunk.of(tokens) for tokens in self.live[1:]) + sum(output.of(tokens) for tokens in self.live)
+        return self.trunk / trunk.best_rate + self.output / output.best_rate + steps
+
+
+class _PassSeconds:
+    """Seconds of a pass by its tokens: as measured, on straight lines between, at the best rate beyond."""
+
+    def __init__(self, passes: dict[str, Any], rate: str, multiply_adds: int) -> None:
+        rates = {tokens: float(passes[str(tokens)][rate]) for tokens in PASS_TOKENS}
+        self.best_rate = max(rates.values())
+        self._multiply_adds = multiply_adds
+        self._points = [(tokens, tokens * multiply_adds / rates[tokens]) for tokens in PASS_TOKENS]
+
+    def of(self, tokens: int) -> float:
+        for (low, before), (high, after) in pairwise(self._points):
+            if low <= tokens <= high:
+                return before + (after - before) * (tokens - low) / (high - low)
+        return tokens * self._multiply_adds / self.best_rate
 
 
 def sampling(shape: Shape, prompt_tokens: Sequence[int], common: int, lengths: Sequence[int]) -> Work:
@@ -96,13 +113,10 @@ def sampling(shape: Shape, prompt_tokens: Sequence[int], common: int, lengths: S
     seen_in_prompts = common**2 / 2 + sum((length**2 - common**2) / 2 for length in prompt_tokens)
     owners = [length for length in prompt_tokens for _ in range(answers)]
     seen = sum(prompt * length + length**2 / 2 for prompt, length in zip(owners, lengths, strict=True))
-    written, fed = sum(lengths), sum(length - 1 for length in lengths)
     return Work(
-        wide_trunk=computed * shape.trunk + shape.attention(seen_in_prompts),
-        narrow_trunk=fed * shape.trunk + shape.attention(seen),
-        narrow_output=written * shape.output,
-        # Of answers that end early, as many as there are on average.
-        width=max(1, written // max(lengths)),
+        shape,
+        trunk=computed * shape.trunk + shape.attention(seen_in_prompts + seen),
+        live=tuple(sum(length > step for length in lengths) for step in range(max(lengths))),
     )
 
 
@@ -111,8 +125,9 @@ def update(shape: Shape, prompt_tokens: Sequence[int], answers: int, answer_toke
     fed = sum(length + answers * (answer_tokens - 1) for length in prompt_tokens)
     seen = sum(length**2 / 2 + answers * (length * answer_tokens + answer_tokens**2 / 2) for length in prompt_tokens)
     return Work(
-        wide_trunk=fed * (2 * shape.trunk + 3 * shape.adapter) + 3 * shape.attention(seen),
-        wide_output=2 * len(prompt_tokens) * answers * answer_tokens * shape.output,
+        shape,
+        trunk=fed * (2 * shape.trunk + 3 * shape.adapter) + 3 * shape.attention(seen),
+        output=2 * len(prompt_tokens) * answers * answer_tokens * shape.output,
     )
 
 
