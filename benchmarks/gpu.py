@@ -78,13 +78,13 @@ def main() -> None:
     started = time.perf_counter()
     _convert(size.model)
     machine = Machine(torch.device(chosen.device), size)
-    for name, part in PARTS.items():
+    for name in chosen.parts:
         elapsed = time.perf_counter() - started
         if elapsed > chosen.seconds:
             report["parts"][name] = {"skipped": f"after {elapsed:.0f} of {chosen.seconds:.0f} seconds"}
             continue
         try:
-            report["parts"][name] = part(machine)
+            report["parts"][name] = PARTS[name](machine)
         except Exception:
             report["parts"][name] = {"failed": traceback.format_exc(limit=6)}
         report["seconds"] = round(time.perf_counter() - started, 1)
@@ -158,7 +158,6 @@ def parity(machine: Machine) -> dict[str, Any]:
         learned = update(engine.learner, groups, lambda: None)
         found[name] = {
             "sampler_gap": learned.sampler_gap,
-            "loss": learned.loss,
             "gradient_norm": learned.gradient_norm,
         }
     return found
@@ -440,6 +439,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="toy sizes and the shipped tiny model alone")
     parser.add_argument("--out", default=os.path.join(os.environ.get("OUT", "."), "gpu.json"), help="the JSON file")
     parser.add_argument("--seconds", type=float, default=400, help="no part starts later than this (400)")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="all unless named")
     chosen = parser.parse_args()
     if chosen.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device")
