@@ -221,7 +221,7 @@ def measure_limits(threads: int, folder: Path, say: Say, *, models: tuple[str, .
 def sweep(row: PairRow, threads: int, folder: Path, say: Say) -> None:
     """Try what could be each tool's best; keep the better of two rounds of each."""
     path = folder / f"sweep-{row.name}.json"
-    result = continued(path, conditions(row, threads), "variants", say)
+    result = continued(path, conditions(row.without_settings(), threads), "variants", say)
     _convert(row.model)
     done = {(one["tool"], one["label"]) for one in result["variants"]}
     for name, label, variant in row.variants():

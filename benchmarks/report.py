@@ -36,7 +36,7 @@ class Results:
         return {name: (row, self.by_name[name]) for name, row in self.rows.items() if isinstance(row, kind)}
 
     def sweep(self, row: Row) -> Measured | None:
-        return self._of(row, f"sweep-{row.name}")
+        return self._of(row.without_settings(), f"sweep-{row.name}") if isinstance(row, PairRow) else None
 
     def _of(self, row: Row, name: str) -> Measured:
         result = self._read(name)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from workload import LEARNING_RATE, LORA_ALPHA, LORA_RANK, answer_lengths
 
 Details = dict[str, Any]
+_CHOSEN_BY_SWEEP = ("ratchet_tokens", "trl_answers", "generate_batch", "continuous_tokens")
 # A variant of a row for the sweep: which tool, what to call it, and the row.
 Variant = tuple[str, str, "PairRow"]
 
@@ -53,6 +54,11 @@ class PairRow(Row):
     def variants(self) -> Sequence[Variant]:
         """Return what a sweep tries, to find each tool's best."""
         return ()
+
+    def without_settings(self) -> "PairRow":
+        """Return the row without what a sweep chooses, so that a sweep stays one of the row once its best is chosen."""
+        names = [name for name in _CHOSEN_BY_SWEEP if hasattr(self, name)]
+        return replace(self, pairs=0, **dict.fromkeys(names, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -406,7 +412,7 @@ _ROUNDS = (
         prompts=16,
         answers=8,
         # The length of a right answer of the demo, such as "2 + 5 = 7, 5 + 2 = 7, 7 * 7 = 49" with its end.
-        answer_tokens=24,
+        answer_tokens=27,
         worked_examples=3,
         largest=5,
         target=10.0,
