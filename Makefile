@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo demo-real test test-slow check bench tiny
+.PHONY: setup demo demo-real test test-slow check bench bench-full bench-smoke tiny
 
 setup: $(STAMP)
 
@@ -33,8 +33,15 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# The rows of the main targets, a quarter of an hour; bench-full measures every row, which takes hours.
 bench: $(STAMP)
-	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/rounds.py bench
+
+bench-full: $(STAMP)
+	$(BIN)/python benchmarks/rounds.py all
+
+bench-smoke: $(STAMP)
+	$(BIN)/python benchmarks/rounds.py smoke
 
 tiny: $(STAMP)
 	$(BIN)/python scripts/make_tiny_model.py

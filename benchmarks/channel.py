@@ -14,17 +14,32 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Round:
-    """One measured round. What is not sampling is the update: grading and bookkeeping are a part of it.
+    """One measured round.
 
-    ``busy_cores`` is CPU time over wall time; well below the thread count it tells that something else ran.
+    ``sampling`` is a part of ``seconds``, None where the row has no such part. ``busy_cores`` is CPU time over wall
+    time; well below the thread count it tells that something else ran. ``groups_with_signal`` is None where nothing is
+    graded, ``lengths_kept`` where no lengths are prescribed.
     """
 
     seconds: float
-    sampling: float
     busy_cores: float
     answer_tokens: int
-    groups_with_signal: int
     prompts_digest: str
+    sampling: float | None = None
+    groups_with_signal: int | None = None
+    lengths_kept: bool | None = None
+
+
+class Clock:
+    """Wall and CPU seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        """Return wall seconds, and how many cores this process kept busy meanwhile."""
+        wall = time.perf_counter() - self._wall
+        return wall, (time.process_time() - self._cpu) / wall
 
 
 class Channel:
@@ -38,15 +53,19 @@ class Channel:
         """Tell that the model is loaded and what it was loaded as."""
         self._send({**details, "loaded_bytes": peak_bytes()})
 
-    def wait_for_go(self) -> tuple[float, float]:
-        """Wait until a round may start; return the wall clock and the process's CPU clock at that moment."""
+    def wait_for_go(self) -> Clock:
+        """Wait until a round may start; return a clock that starts at that moment."""
         if sys.stdin.readline() != "go\n":
             raise SystemExit(0)
-        return time.perf_counter(), time.process_time()
+        return Clock()
 
     def done(self, measured: Round) -> None:
         """Report a finished round."""
-        self._send({**asdict(measured), "peak_bytes": peak_bytes()})
+        self.report(**asdict(measured))
+
+    def report(self, **measured: Any) -> None:
+        """Report a finished measurement of any other form."""
+        self._send({**measured, "peak_bytes": peak_bytes()})
 
     def _send(self, message: dict[str, Any]) -> None:
         self._replies.write(json.dumps(message) + "\n")

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -27,6 +28,14 @@ def product_hash() -> str:
     digest = hashlib.sha256()
     for path in sorted(_PRODUCT.rglob("*.py")):
         digest.update(str(path.relative_to(_PRODUCT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def content_hash(paths: Iterable[Path]) -> str:
+    """Return a hash over some files, names included."""
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""Running a row: both tools as processes of their own, rounds in turn (A B A B), results written after each pair."""
+"""Running rows: tools as processes of their own, rounds in turn (A B A B), results written after each turn."""
 
 import json
 import os
@@ -11,16 +11,28 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from machine import load_average, machine, product_hash, today, versions
-from workload import Workload
+from machine import content_hash, load_average, machine, product_hash, today, versions
+from rows import GrowthRow, OverheadRow, PairRow, Row
+from work import SHAPES
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-TOOLS = ("ratchet", "trl")
+# How OpenMP waits, for every tool alike: a bounded spin, then sleep. Measured: small operations five times as fast as
+# with no spin on idle cores, nothing lost on busy ones, where endless spinning is ruinous.
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+# What Ratchet says when it is ready for the other tools alone: too long to store, or of this machine.
+_NOT_STORED = ("model_folder", "conversations", "prompts")
+_SHARED_SCRIPTS = ("channel.py", "workload.py", "ratchet_parts.py", "peers.py", "trl_parts.py")
+
+# A round in which a group had no signal is not counted and done again, so many times in all.
+_TRIES = 3
 
 # Converting a packaged model takes much memory once; done apart, it does not show in a tool's peak.
 _CONVERT = "import sys; from ratchet.config import RunConfig; from ratchet.engine.policy import load_chat; "
 _CONVERT += "load_chat(RunConfig(model=sys.argv[1]))"
+
+Say = Callable[[str], None]
+Result = dict[str, Any]
 
 
 class ToolFailed(Exception):
@@ -30,23 +42,27 @@ class ToolFailed(Exception):
 class Tool:
     """A measured process. ``details`` is what it said once its model was loaded."""
 
-    def __init__(self, name: str, order: dict[str, Any], threads: int) -> None:
+    def __init__(self, name: str, script: str, order: dict[str, Any], threads: int) -> None:
         self.name = name
         read, write = os.pipe()
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 # closed with the tool
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / f"{name}_tool.py"), str(write)],
+            [sys.executable, str(HERE / script), str(write)],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
             text=True,
             pass_fds=(write,),
-            env=_environment(threads),
+            env=environment(threads),
         )
         os.close(write)
         self._replies = os.fdopen(read)
-        self._send(json.dumps(order))
-        self.details = self._receive()
+        try:
+            self._send(json.dumps(order))
+            self.details = self._receive()
+        except BaseException:
+            self.close()
+            raise
 
     def round(self) -> dict[str, Any]:
         """Have one round done; return what was measured."""
@@ -57,7 +73,8 @@ class Tool:
 
     def close(self) -> None:
         if self._process.stdin:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
         self._process.wait()
         self._replies.close()
         self._log.close()
@@ -78,145 +95,234 @@ class Tool:
         raise ToolFailed(f"{self.name} ended by itself; the end of what it printed:\n{self._log.read()[-4000:]}")
 
 
-def _environment(threads: int) -> dict[str, str]:
-    """Return the same environment for both. Waiting passively is what Ratchet sets for itself before torch loads."""
+def environment(threads: int) -> dict[str, str]:
+    """Return the same environment for every tool."""
     return {
         **os.environ,
+        **WAITING,
         "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
     }
 
 
-def conditions(workload: Workload, threads: int) -> dict[str, Any]:
+def conditions(row: Row, threads: int) -> dict[str, Any]:
     """Return everything that two rounds of one table must have in common."""
     fixed = {
-        "workload": asdict(workload),
+        "workload": asdict(row),
         "threads": threads,
+        "waiting": WAITING,
         "machine": machine(),
         "versions": versions(),
         "product": product_hash(),
+        "programs": content_hash(HERE / name for name in (*_SHARED_SCRIPTS, *row.scripts.values())),
     }
     return json.loads(json.dumps(fixed))  # type: ignore[no-any-return] # as it comes back from a file
 
 
-def measure(workload: Workload, pairs: int, threads: int, folder: Path, say: Callable[[str], None]) -> None:
-    """Bring a row's result up to so many pairs, going on where an earlier call was interrupted."""
-    path = folder / f"{workload.name}.json"
-    result = _continued(path, conditions(workload, threads), say)
-    if len(result["pairs"]) >= pairs:
-        say(f"{workload.name}: {len(result['pairs'])} pairs are there, measured {result['date']}.")
+def measure(row: Row, threads: int, folder: Path, say: Say) -> None:
+    """Bring a row's result up to its size, going on where an earlier call was interrupted."""
+    if isinstance(row, PairRow):
+        _measure_pairs(row, threads, folder, say)
+    elif isinstance(row, GrowthRow):
+        _measure_growth(row, threads, folder, say)
+    elif isinstance(row, OverheadRow):
+        _measure_overhead(row, threads, folder, say)
+
+
+def _measure_pairs(row: PairRow, threads: int, folder: Path, say: Say) -> None:
+    path = folder / f"{row.name}.json"
+    # The number of pairs is not a condition: more of them are added to those that are there.
+    result = continued(path, conditions(replace(row, pairs=0), threads), "pairs", say)
+    if len(result["pairs"]) >= row.pairs:
+        say(f"{row.name}: {len(result['pairs'])} pairs are there, measured {result['date']}.")
         return
-    _convert(workload.model)
-    result["load_before"] = max(load_average(), result.get("load_before", 0.0))
-    with _running(workload, threads) as tools:
-        result["details"] = {
-            name: {key: value for key, value in tool.details.items() if key != "conversations"}
-            for name, tool in tools.items()
-        }
-        say(f"{workload.name}: both tools are loaded; one round of each to warm up.")
-        _pair(workload, tools)
-        while len(result["pairs"]) < pairs:
-            pair = _pair(workload, tools)
+    _convert(row.model)
+    _note_load(result)
+    with _running(row, threads) as tools:
+        result["details"] = {name: _stored(tool.details) for name, tool in tools.items()}
+        say(f"{row.name}: all tools are loaded; one round of each to warm up.")
+        _turn(row, tools)
+        while len(result["pairs"]) < row.pairs:
+            pair = _turn(row, tools)
             result["pairs"].append(pair)
-            result["date"] = today()
-            _write(path, result)
-            seconds = ", ".join(f"{name} {pair[name]['seconds']:.2f} s" for name in TOOLS)
-            say(f"{workload.name}: pair {len(result['pairs'])} of {pairs}: {seconds}.")
+            save(path, result)
+            seconds = ", ".join(f"{name} {measured['seconds']:.2f} s" for name, measured in pair.items())
+            say(f"{row.name}: pair {len(result['pairs'])} of {row.pairs}: {seconds}.")
 
 
-def sweep(workload: Workload, threads: int, folder: Path, say: Callable[[str], None]) -> None:
-    """Try each tool's micro-batches, and TRL's gradient checkpointing; keep the better of two rounds of each."""
-    path = folder / f"sweep-{workload.name}.json"
-    neutral = replace(workload, ratchet_tokens=None, trl_answers=0)
-    result = _continued(path, conditions(neutral, threads), say)
-    _convert(workload.model)
-    variants = [("ratchet", replace(workload, ratchet_tokens=tokens)) for tokens in workload.sweep_ratchet]
-    variants += [("trl", replace(workload, trl_answers=answers)) for answers in workload.sweep_trl]
-    variants += [("trl", replace(workload, gradient_checkpointing=True))]
-    done = {(one["tool"], one["micro_batch"], one["gradient_checkpointing"]) for one in result["pairs"]}
-    for name, variant in variants:
-        micro_batch = variant.ratchet_tokens if name == "ratchet" else variant.trl_answers
-        if (name, micro_batch, variant.gradient_checkpointing) in done:
+def _measure_growth(row: GrowthRow, threads: int, folder: Path, say: Say) -> None:
+    path = folder / f"{row.name}.json"
+    result = continued(path, conditions(row, threads), "points", say)
+    done = {tuple(one["point"].values()) for one in result["points"]}
+    missing = [point for point in row.points if tuple(asdict(point).values()) not in done]
+    if not missing:
+        say(f"{row.name}: all {len(result['points'])} sizes are there, measured {result['date']}.")
+        return
+    _note_load(result)
+    with tempfile.TemporaryDirectory() as model:
+        _run([str(HERE / "random_model.py"), model], threads)
+        for point in missing:
+            tool = Tool("ratchet", row.scripts["ratchet"], row.order(point, model), threads)
+            try:
+                _check_shape(row, tool)
+                # One round more, which warms up.
+                rounds = [tool.round() for _ in range(row.repeats + 1)][1:]
+            finally:
+                tool.close()
+            result["points"].append({"point": asdict(point), "details": _stored(tool.details), "rounds": rounds})
+            save(path, result)
+            best = min(float(one["seconds"]) for one in rounds)
+            say(f"{row.name}: {_named(asdict(point))}: {best:.2f} s, {_mib(rounds[-1])} MiB.")
+
+
+def _measure_overhead(row: OverheadRow, threads: int, folder: Path, say: Say) -> None:
+    path = folder / f"{row.name}.json"
+    result = continued(path, conditions(row, threads), "runs", say)
+    if result["runs"]:
+        say(f"{row.name}: a run is there, measured {result['date']}.")
+        return
+    _convert(row.model)
+    _note_load(result)
+    tool = Tool("ratchet", row.scripts["ratchet"], asdict(row), threads)
+    try:
+        result["runs"].append(tool.round())
+    finally:
+        tool.close()
+    save(path, result)
+    say(f"{row.name}: {len(result['runs'][0]['rounds'])} rounds are measured.")
+
+
+def measure_limits(threads: int, folder: Path, say: Say, *, models: tuple[str, ...] = tuple(SHAPES)) -> None:
+    """Measure what the machine can do at most: multiply-adds at the models' own shapes, and memory bandwidth."""
+    path = folder / "limits.json"
+    fixed = {
+        "threads": threads,
+        "waiting": WAITING,
+        "machine": machine(),
+        "torch": versions()["torch"],
+        "shapes": {name: asdict(SHAPES[name]) for name in models},
+        "programs": content_hash([HERE / "limits_tool.py"]),
+    }
+    result = continued(path, json.loads(json.dumps(fixed)), "measured", say)
+    if result["measured"]:
+        say(f"limits: measured {result['date']}.")
+        return
+    _note_load(result)
+    tool = Tool("limits", "limits_tool.py", {"shapes": fixed["shapes"]}, threads)
+    try:
+        result["measured"].append(tool.round())
+    finally:
+        tool.close()
+    save(path, result)
+    say("limits: measured.")
+
+
+def sweep(row: PairRow, threads: int, folder: Path, say: Say) -> None:
+    """Try what could be each tool's best; keep the better of two rounds of each."""
+    path = folder / f"sweep-{row.name}.json"
+    result = continued(path, conditions(row.without_settings(), threads), "variants", say)
+    _convert(row.model)
+    done = {(one["tool"], one["label"]) for one in result["variants"]}
+    for name, label, variant in row.variants():
+        if (name, label) in done:
             continue
         with _running(variant, threads, only=name) as tools:
-            rounds = [_checked(variant, tools[name]) for _ in range(2)]
+            details = tools["ratchet"].details
+            rounds = [_checked(variant, tools[name], details) for _ in range(2)]
         best = min(rounds, key=lambda one: float(one["seconds"]))
-        result["pairs"].append(
-            {
-                "tool": name,
-                "micro_batch": micro_batch,
-                "gradient_checkpointing": variant.gradient_checkpointing,
-                **best,
-                "peak_bytes": rounds[-1]["peak_bytes"],
-            }
-        )
-        result["date"] = today()
-        _write(path, result)
-        say(f"{workload.name}: {name} with {micro_batch}: {best['seconds']:.2f} s, {_mib(rounds[-1])} MiB.")
+        result["variants"].append({"tool": name, "label": label, **best, "peak_bytes": rounds[-1]["peak_bytes"]})
+        save(path, result)
+        say(f"{row.name}: {name}, {label}: {best['seconds']:.2f} s, {_mib(rounds[-1])} MiB.")
 
 
 @contextmanager
-def _running(workload: Workload, threads: int, only: str | None = None) -> Iterator[dict[str, Tool]]:
-    """Start Ratchet, then TRL on the very prompts and files that Ratchet named."""
+def _running(row: PairRow, threads: int, only: str | None = None) -> Iterator[dict[str, Tool]]:
+    """Start Ratchet, then the others on the very prompts and files that Ratchet named."""
     tools: dict[str, Tool] = {}
     try:
-        tools["ratchet"] = Tool("ratchet", {"settings": workload.ratchet_settings()}, threads)
-        if only != "ratchet":
-            # Taken out of what is stored: where the model lies says nothing of the measurement.
-            folder = tools["ratchet"].details.pop("model_folder")
-            named = {"model_folder": folder, "conversations": tools["ratchet"].details["conversations"]}
-            order = {**asdict(workload), **named}
-            tools["trl"] = Tool("trl", order, threads)
-            weights = {name: tool.details["trained_weights"] for name, tool in tools.items()}
-            if len(set(weights.values())) > 1:
-                raise ToolFailed(f"the adapters differ in size: {weights}")
+        ratchet = Tool("ratchet", row.scripts["ratchet"], row.first_order(), threads)
+        tools["ratchet"] = ratchet
+        _check_shape(row, ratchet)
+        for name, script in row.scripts.items():
+            if name != "ratchet" and only in (None, name):
+                tools[name] = Tool(name, script, row.order(name, ratchet.details), threads)
+        weights = {name: tool.details.get("trained_weights") for name, tool in tools.items()}
+        if len({number for number in weights.values() if number is not None}) > 1:
+            raise ToolFailed(f"the adapters differ in size: {weights}")
         yield tools
     finally:
         for tool in tools.values():
             tool.close()
 
 
-def _pair(workload: Workload, tools: dict[str, Tool]) -> dict[str, Any]:
-    pair = {name: _checked(workload, tools[name]) for name in TOOLS}
-    if pair["ratchet"]["prompts_digest"] != pair["trl"]["prompts_digest"]:
-        raise ToolFailed("the tools were given different prompt tokens")
-    return pair
+def _turn(row: PairRow, tools: dict[str, Tool]) -> dict[str, Any]:
+    return {name: _checked(row, tool, tools["ratchet"].details) for name, tool in tools.items()}
 
 
-def _checked(workload: Workload, tool: Tool) -> dict[str, Any]:
-    """Have a round done and refuse it unless it was the whole work: all tokens, and a signal in every group."""
-    measured = tool.round()
-    wanted = (workload.batch * workload.answer_tokens, workload.prompts)
-    found = (measured["answer_tokens"], measured["groups_with_signal"])
-    if found != wanted:
-        raise ToolFailed(f"{tool.name} did (tokens, groups with a signal) = {found} instead of {wanted}")
-    return measured
+def _checked(row: PairRow, tool: Tool, ratchet: dict[str, Any]) -> dict[str, Any]:
+    """Have a round done and refuse it unless it was the whole work: all tokens of the right prompts, all signals."""
+    wanted = row.wanted(tool.name, ratchet)
+    for _ in range(_TRIES):
+        measured = tool.round()
+        found = {name: measured[name] for name in wanted}
+        if found == wanted:
+            return measured
+        # By chance all answers to a prompt may be alike, and the tools differ in what they then skip.
+        if {**found, "groups_with_signal": wanted.get("groups_with_signal")} != wanted:
+            break
+    raise ToolFailed(f"{row.name}: {tool.name} did {found} instead of {wanted}")
 
 
-def _continued(path: Path, fixed: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+def _check_shape(row: Row, tool: Tool) -> None:
+    """Refuse a model that is not the one whose multiply-adds are counted."""
+    if tool.details["model_shape"] != asdict(SHAPES[row.model]):
+        raise ToolFailed(f"{row.model} has the shape {tool.details['model_shape']}, not {SHAPES[row.model]}")
+
+
+def continued(path: Path, fixed: dict[str, Any], what: str, say: Say) -> Result:
     """Return the result to add to: the one on disk, or a new one where that was measured on anything else."""
     if path.exists():
-        result: dict[str, Any] = json.loads(path.read_text())
-        if result["conditions"] == fixed:
+        result: Result = json.loads(path.read_text())
+        if result["conditions"] == fixed and what in result:
             return result
         changed = ", ".join(key for key in fixed if result["conditions"].get(key) != fixed[key])
-        say(f"{path.name} is measured anew: it differs in {changed}.")
-    return {"conditions": fixed, "pairs": []}
+        say(f"{path.name} is measured anew: it differs in {changed or 'form'}.")
+    return {"conditions": fixed, what: []}
+
+
+def save(path: Path, result: Result) -> None:
+    result["date"] = today()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(result, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def _stored(details: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in details.items() if key not in _NOT_STORED}
+
+
+def _note_load(result: Result) -> None:
+    result["load_before"] = max(load_average(), result.get("load_before", 0.0))
 
 
 def _convert(model: str) -> None:
+    if model in ("tiny", "random-3m"):
+        return
     done = subprocess.run([sys.executable, "-c", _CONVERT, model], capture_output=True, text=True)
     if done.returncode:
         raise ToolFailed(f"the model {model} cannot be used:\n{done.stderr[-1000:]}")
 
 
-def _write(path: Path, result: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(result, indent=1) + "\n")
-    temporary.replace(path)
+def _run(arguments: list[str], threads: int) -> None:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment(threads))
+    if done.returncode:
+        raise ToolFailed(f"{Path(arguments[0]).name} failed:\n{done.stderr[-1000:]}")
+
+
+def _named(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
 
 
 def _mib(measured: dict[str, Any]) -> int:

@@ -1,38 +1,28 @@
-"""Ratchet's side of a pair: the engine's own ``train``, held before each round until the parent says go.
+"""Ratchet's side of a full round: the engine's own ``train``, held before each round until the parent says go.
 
 A round's time is the wall clock from "go" to the report, less the validation that ``train`` makes after each round.
 Nothing else is taken out, and nothing can be skipped: every group must carry a signal or the parent refuses the round.
 """
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
-from channel import Channel, Round
-from workload import prompts_digest, reward
+from channel import Channel, Clock, Round
+from ratchet_parts import common_tokens, loaded, rollout
+from workload import prompts_digest
 
-from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
-from ratchet.engine.logprobs import chosen_forward
-from ratchet.engine.memory import Budgets, fitted_budgets
-from ratchet.engine.packing import PackedAnswer
-from ratchet.engine.policy import Policy, load_policy
-from ratchet.engine.prepare import Prepared, prepare
-from ratchet.engine.rounds import Engine, StopReason, Task, When, train
-from ratchet.engine.sampler.decoder_batch import batches_of, chosen_kind
-from ratchet.engine.sampler.in_process import InProcessSampler
-from ratchet.engine.update import Learner, new_optimizer
-from ratchet.records import Completion, Grade, Group, Prompt, Rollout, RoundRecord
+from ratchet.engine.rounds import StopReason, Task, When, train
+from ratchet.records import Completion, Group, Prompt, Rollout, RoundRecord
 
 
 class TokenGrader:
-    """Grades by the tokens alone. Ratchet's own grader would score these answers 0, since all are cut off."""
+    """Grades by the tokens alone."""
 
     threads = 2
 
     def grade(self, completion: Completion, prompt: Prompt) -> Rollout:
-        value = reward(completion.token_ids)
-        return Rollout(completion, Grade(value, "graded"), format=0.0, reward=value)
+        return rollout(completion)
 
 
 class Stopwatch:
@@ -40,11 +30,11 @@ class Stopwatch:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._started = self._cpu_started = 0.0
+        self._clock = Clock()
 
     def why_stop(self, when: When) -> StopReason | None:
         if when == "between":
-            self._started, self._cpu_started = self._channel.wait_for_go()
+            self._clock = self._channel.wait_for_go()
         return None
 
     def report(self, record: RoundRecord, groups: Sequence[Group], progress: Any) -> None:
@@ -52,13 +42,13 @@ class Stopwatch:
             return
         if record.learned is None or record.learned.steps != 1:
             raise RuntimeError("the round took other than one optimizer step")
-        wall = time.perf_counter() - self._started
+        wall, busy_cores = self._clock.read()
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         self._channel.done(
             Round(
                 seconds=wall - record.seconds.validation,
                 sampling=record.seconds.sampling,
-                busy_cores=(time.process_time() - self._cpu_started) / wall,
+                busy_cores=busy_cores,
                 answer_tokens=sum(len(rollout.completion.token_ids) for rollout in rollouts),
                 groups_with_signal=record.informative_groups,
                 prompts_digest=prompts_digest([group.prompt_token_ids for group in groups]),
@@ -68,55 +58,37 @@ class Stopwatch:
 
 def main() -> None:
     channel = Channel()
-    prepared = prepare(RunConfig.model_validate(channel.order["settings"]))
-    config = prepared.config
-    policy = load_policy(config, prepared.chat, prepared.files)
-    # Answers of equal length in both tools: no token ends an answer here, and TRL's end token is never drawn.
-    prepared.chat.end_ids = frozenset()
-    encoded = prepared.train[: config.rl.prompts_per_round]
-    engine, details = new_engine(prepared, policy)
+    ratchet = loaded(channel.order["settings"])
+    config = ratchet.prepared.config
+    encoded = ratchet.prepared.train[: config.rl.prompts_per_round]
+    prompts = [one.token_ids for one in encoded]
     task = Task(
         stream=PromptStream([one.prompt for one in encoded], config.seed),
         encoded={one.prompt.id: one for one in encoded},
-        validation=prepared.validation,
+        validation=ratchet.prepared.validation,
         grader=TokenGrader(),
     )
     channel.ready(
-        model_folder=prepared.files.source,
-        system_prompt=config.prompt.system_prompt,
-        conversations=[conversation(config.prompt.system_prompt, one.prompt) for one in encoded],
-        prompt_tokens=[len(one.token_ids) for one in encoded],
-        trained_weights=sum(weight.numel() for weight in policy.parameters),
-        **details,
+        **ratchet.details,
+        conversations=[_conversation(config.prompt, one.prompt) for one in encoded],
+        prompt_tokens=[len(prompt) for prompt in prompts],
+        common_tokens=common_tokens(prompts),
+        digest=prompts_digest(prompts),
+        peer_digest=prompts_digest(prompts[: channel.order["peer_prompts"]]),
     )
     watch = Stopwatch(channel)
-    train(config, engine, task, watch.report, watch.why_stop)
+    train(config, ratchet.engine, task, watch.report, watch.why_stop)
 
 
-def new_engine(prepared: Prepared, policy: Policy) -> tuple[Engine, dict[str, Any]]:
-    """Build learner and sampler as the worker does at the start of a run."""
-    config = prepared.config
-    fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype, policy.merged_bytes)
-    budgets = Budgets(config.rl.micro_batch_tokens or fitted.micro_batch_tokens, fitted.sampling_tokens)
-    prompts = [one.token_ids for one in prepared.train[:2]]
-    trial = [PackedAnswer(prompt, prompt[-length:], length) for prompt in prompts for length in (5, 3, 4)]
-    forward = chosen_forward(policy, trial)
-    learner = Learner(
-        policy=policy,
-        settings=config.rl,
-        optimizer=new_optimizer(policy, config.learning_rate, config.optimizer),
-        gradient_norm_limit=config.optimizer.gradient_norm_limit,
-        micro_batch_tokens=budgets.micro_batch_tokens,
-        forward=forward,
-    )
-    engine = Engine(policy, learner, InProcessSampler(policy, budgets.sampling_tokens, batches_of(chosen_kind(policy, prompts), policy)))
-    return engine, {"micro_batch": budgets.micro_batch_tokens, "forward": f"{forward.rows} {forward.head}"}
-
-
-def conversation(system_prompt: str | None, prompt: Prompt) -> list[dict[str, str]]:
+def _conversation(setup: Any, prompt: Prompt) -> list[dict[str, str]]:
     """Return the messages that TRL renders with the same chat template; the token ids are compared afterwards."""
-    system = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    return [*system, *(dict(message) for message in prompt.messages)]
+    system = [{"role": "system", "content": setup.system_prompt}] if setup.system_prompt else []
+    examples = [
+        {"role": role, "content": text}
+        for example in setup.worked_examples
+        for role, text in (("user", example.user), ("assistant", example.assistant))
+    ]
+    return [*system, *examples, *(dict(message) for message in prompt.messages)]
 
 
 if __name__ == "__main__":

@@ -1,105 +1,22 @@
-"""What both tools are given: the rows of the benchmark, the settings they share, and the reward.
+"""What all tools of a row are given alike: settings, the reward, made-up tokens and prescribed lengths.
 
 Imports nothing heavy: the parent process must stay small, or its size would show in its children's peak memory.
 """
 
 import hashlib
+import math
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 LEARNING_RATE = 2e-4
 LORA_RANK = 8
 LORA_ALPHA = 16
 # Rewards of a group that differ by more than this carry a signal, as in Ratchet's engine/advantages.py.
 REWARD_RESOLUTION = 1e-6
-
-
-@dataclass(frozen=True)
-class Workload:
-    """One row: P prompts, G answers to each of exactly T tokens.
-
-    ``ratchet_tokens`` and ``trl_answers`` are the micro-batches: tokens of a packed row, answers of a padded batch.
-    None leaves Ratchet's to its own default. They are the best of what ``rounds.py sweep`` tries.
-    """
-
-    name: str
-    model: str
-    prompts: int
-    answers: int
-    answer_tokens: int
-    system_prompt: str | None
-    target: float
-    ratchet_tokens: int | None
-    trl_answers: int
-    sweep_ratchet: tuple[int, ...]
-    sweep_trl: tuple[int, ...]
-    gradient_checkpointing: bool = False
-
-    @property
-    def batch(self) -> int:
-        """Answers of a round, all of them in one optimizer step."""
-        return self.prompts * self.answers
-
-    def shrunk(self) -> "Workload":
-        """Return the same row at a size that only shows whether the machinery works."""
-        return replace(self, prompts=2, answers=4, answer_tokens=16, trl_answers=min(self.trl_answers, 8))
-
-    def ratchet_settings(self) -> dict[str, Any]:
-        """Return the run settings, as a user would write them, of one optimizer step a round."""
-        prompt = {} if self.system_prompt is None else {"system_prompt": self.system_prompt}
-        budget = {} if self.ratchet_tokens is None else {"micro_batch_tokens": self.ratchet_tokens}
-        return {
-            "model": self.model,
-            "device": "cpu",
-            "data": {"source": "math_pairs", "prompts": max(self.prompts, 8), "heldout": 0},
-            "prompt": prompt,
-            "reward": {"format_bonus": "off"},
-            "rl": {
-                "rounds": 1000,
-                "prompts_per_round": self.prompts,
-                "answers_per_prompt": self.answers,
-                "max_answer_tokens": self.answer_tokens,
-                "validation_prompts": 1,
-                **budget,
-            },
-            "learning_rate": LEARNING_RATE,
-            "lora": {"rank": LORA_RANK, "alpha": LORA_ALPHA},
-        }
-
-
-ROWS = {
-    row.name: row
-    for row in (
-        Workload(
-            name="tiny",
-            model="tiny",
-            prompts=16,
-            answers=8,
-            answer_tokens=32,
-            system_prompt="",
-            target=5.0,
-            ratchet_tokens=512,
-            trl_answers=64,
-            sweep_ratchet=(256, 512, 1024, 2048),
-            sweep_trl=(16, 32, 64, 128),
-        ),
-        Workload(
-            name="smollm2-135m",
-            model="smollm2-135m",
-            prompts=4,
-            answers=8,
-            answer_tokens=48,
-            # Math Pairs' own instruction, which makes prompts of 63 tokens.
-            system_prompt=None,
-            target=3.0,
-            ratchet_tokens=512,
-            trl_answers=8,
-            sweep_ratchet=(256, 512, 1024, 2048),
-            sweep_trl=(4, 8, 16, 32),
-        ),
-    )
-}
+# Ids below are special tokens of the models used here; made-up texts leave them out.
+_FIRST_ORDINARY_ID = 20
+# Of an answer of uneven length: mean of the exponential distribution before it is cut off at the longest answer.
+_UNEVEN_MEAN_SHARE = 0.245
 
 
 def reward(token_ids: Sequence[int]) -> float:
@@ -108,7 +25,48 @@ def reward(token_ids: Sequence[int]) -> float:
     return int.from_bytes(digest) / 2**32
 
 
+def groups_with_signal(rewards: Sequence[float], answers: int) -> int:
+    """Count the groups, which lie one after the other, whose rewards differ."""
+    groups = [rewards[start : start + answers] for start in range(0, len(rewards), answers)]
+    return sum(max(group) - min(group) > REWARD_RESOLUTION for group in groups)
+
+
 def prompts_digest(prompts: Sequence[Sequence[int]]) -> str:
     """Return what a round's distinct prompts hash to, in whatever order and however often they come."""
     distinct = sorted({tuple(prompt) for prompt in prompts})
     return hashlib.sha256(repr(distinct).encode()).hexdigest()[:16]
+
+
+def made_up_tokens(seed: int, count: int, vocabulary: int) -> list[int]:
+    """Return random ordinary tokens, the same in every process."""
+    generator = random.Random(seed)
+    return [generator.randrange(_FIRST_ORDINARY_ID, vocabulary) for _ in range(count)]
+
+
+def made_up_groups(
+    prompts: int, answers: int, prompt_tokens: int, answer_tokens: int, vocabulary: int
+) -> list[tuple[list[int], list[list[int]]]]:
+    """Return prompts with their answers, all of made-up tokens."""
+    return [
+        (
+            made_up_tokens(1000 * number, prompt_tokens, vocabulary),
+            [made_up_tokens(1000 * number + answer, answer_tokens, vocabulary) for answer in range(1, answers + 1)],
+        )
+        for number in range(1, prompts + 1)
+    ]
+
+
+def answer_lengths(count: int, longest: int, *, uneven: bool) -> list[int]:
+    """Return how many tokens each answer has: all the longest, or quantiles of a skewed distribution, shuffled.
+
+    The skewed one is exponential, cut off at the longest answer: with a longest of 128 the mean is 31. Most answers of
+    a language model end early and a few do not end at all, which is what it imitates.
+    """
+    if not uneven:
+        return [longest] * count
+    mean = _UNEVEN_MEAN_SHARE * longest
+    quantiles = [-mean * math.log(1 - (number + 0.5) / count) for number in range(count)]
+    lengths = [min(longest, max(2, round(value))) for value in quantiles]
+    lengths[-1] = longest
+    random.Random(0).shuffle(lengths)
+    return lengths

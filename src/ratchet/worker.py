@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -26,20 +26,15 @@ from ratchet.config import PythonVerifier, RunConfig
 from ratchet.datasets import PromptStream
 from ratchet.engine import checkpoint
 from ratchet.engine.budget import TimeBudget
+from ratchet.engine.build import Plan, new_engine
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.evaluate import score
 from ratchet.engine.grading import Grader
-from ratchet.engine.logprobs import RowForward, chosen_forward
-from ratchet.engine.memory import Budgets, fitted_budgets
-from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared, advice_on_rate, data_hash, highest_reward, prepare
 from ratchet.engine.rounds import Engine, StopReason, Task, When, diagnosis, number_of_rounds, train
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
-from ratchet.engine.sampler.decoder_batch import batches_of, chosen_kind
-from ratchet.engine.sampler.in_process import InProcessSampler
-from ratchet.engine.update import Learner, new_optimizer
 from ratchet.errors import (
     Conflict,
     DiskFull,
@@ -238,22 +233,13 @@ def _keeping(session: _Session, error: RatchetError) -> tuple[Ending, str]:
 def _engine(session: _Session, prepared: Prepared, policy: Policy) -> Engine:
     """Build optimizer and sampler with what was fixed for the run, fixing it now if this is its first start."""
     config = prepared.config
-    fixed = _fixed(session, config, prepared, policy)
+    fixed = _fixed(session, prepared, policy)
     torch.set_num_threads(fixed["threads"])
-    budgets = Budgets(**fixed["budgets"])
-    learner = Learner(
-        policy=policy,
-        settings=config.rl,
-        optimizer=new_optimizer(policy, config.learning_rate, config.optimizer),
-        gradient_norm_limit=config.optimizer.gradient_norm_limit,
-        micro_batch_tokens=budgets.micro_batch_tokens,
-        forward=RowForward(**fixed["forward"]),
-    )
-    sampler = InProcessSampler(policy, budgets.sampling_tokens, batches_of(fixed["batches"], policy))
-    return Engine(policy, learner, _CountingSampler(sampler, session.watch))
+    engine = new_engine(config, policy, Plan.stored(fixed))
+    return replace(engine, sampler=_CountingSampler(engine.sampler, session.watch))
 
 
-def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Policy) -> dict[str, Any]:
+def _fixed(session: _Session, prepared: Prepared, policy: Policy) -> dict[str, Any]:
     """Return what must stay the same over all sessions of a run; refuse to go on where it cannot."""
     folder = session.folder
     record = folder.read_run()
@@ -270,7 +256,6 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
         if fixed["versions"] != versions:
             session.event("note", text="Package versions differ from the run's start: results may differ.")
         return fixed
-    fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype, policy.merged_bytes)
     fixed = {
         "model_identity": policy.identity,
         "data_hash": data_hash(prepared),
@@ -278,25 +263,11 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
         "dtype": str(policy.model.dtype).removeprefix("torch."),
         "attention": policy.model.config._attn_implementation,
         "threads": torch.get_num_threads(),
-        "budgets": {
-            "micro_batch_tokens": config.rl.micro_batch_tokens or fitted.micro_batch_tokens,
-            "sampling_tokens": config.rl.sampling_tokens or fitted.sampling_tokens,
-        },
-        "batches": chosen_kind(policy, [encoded.token_ids for encoded in prepared.train[:2]]),
-        "forward": asdict(chosen_forward(policy, _trial_answers(prepared))),
+        **Plan.fitted(prepared, policy).as_record(),
         "versions": versions,
     }
     folder.write_run({**record, "fixed": fixed})
     return fixed
-
-
-def _trial_answers(prepared: Prepared) -> list[PackedAnswer]:
-    """Return short made-up answers to two prompts: the self-check of packing compares numbers, not texts."""
-    prompts = [encoded.token_ids for encoded in prepared.train[:2]]
-    return [
-        PackedAnswer(prompt, tuple(prompt[-length:]), number)
-        for number, (prompt, length) in enumerate((p, n) for p in prompts for n in (5, 3, 4))
-    ]
 
 
 def _resumed(session: _Session, engine: Engine, stream: PromptStream) -> Progress | None:

@@ -1,6 +1,7 @@
 """The in-process sampler: the same tokens as ``model.generate``, the trainer's log-probabilities, and clean endings."""
 
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -132,6 +133,17 @@ def test_an_answer_depends_on_its_own_key_alone():
         assert alone == {(0, answer): together[number, answer] for answer in range(3)}
     backwards = tokens_of(sampled(policy, requests[::-1], SAMPLING[0]))
     assert backwards == {(len(requests) - 1 - number, answer): ids for (number, answer), ids in together.items()}
+
+
+def test_a_limit_of_its_own_cuts_an_answer_and_changes_no_other_token():
+    policy = tiny_policy(end_ids=frozenset())
+    requests = requests_of(3)
+    whole = tokens_of(sampled(policy, requests, SAMPLING[0]))
+    limits = [(1, LONGEST + 5, 3), (2, 2, 2), *[(LONGEST, 1, 4)] * (len(requests) - 2)]
+    cut = sampled(policy, [replace(r, longest=own) for r, own in zip(requests, limits, strict=True)], SAMPLING[0])
+    assert tokens_of(cut) == {(r, a): ids[: limits[r][a]] for (r, a), ids in whole.items()}
+    assert all(len(ids) == LONGEST for ids in whole.values())
+    assert {completion.finish for completion in cut.values()} == {"length"}
 
 
 def test_more_answers_leave_the_first_ones_as_they_were():

@@ -143,12 +143,11 @@ class _Waiting:
     def __init__(self, requests: Sequence[SampleRequest], longest: int, budget_tokens: int, most_rows: int) -> None:
         self.prompts: Any = None  # computed, those of ``_next``
         self._requests = requests
-        self._limits = [min(longest, request.max_answer_tokens or longest) for request in requests]
+        self._longest = longest
         self._budget_tokens = budget_tokens
         self._most_rows = most_rows
         wanted = [number for number, request in enumerate(requests) if request.answers > 0]
         self._order = sorted(wanted, key=lambda number: (len(requests[number].prompt_token_ids), number))
-        self._longest_answer = max((self._limits[number] for number in wanted), default=0)
         self._chunks = deque(self._in_chunks())
         self._next: deque[tuple[int, _Answer]] = deque()  # with the place of each one's prompt in ``prompts``
         self._left = sum(requests[number].answers for number in wanted)
@@ -185,7 +184,7 @@ class _Waiting:
         if not self:
             return 0
         request = self._next[0][1].request if self._next else self._chunks[0][0]
-        row_tokens = len(self._requests[request].prompt_token_ids) + self._longest_answer
+        row_tokens = len(self._requests[request].prompt_token_ids) + self._longest
         return min(self._most_rows, max(1, self._budget_tokens // row_tokens))
 
     def next_prompts(self) -> list[tuple[int, ...]]:
@@ -194,7 +193,9 @@ class _Waiting:
         for owner, number in enumerate(chunk):
             request = self._requests[number]
             for answer in range(request.answers):
-                self._next.append((owner, _Answer(number, answer, self._limits[number], request.random_key)))
+                self._next.append(
+                    (owner, _Answer(number, answer, request.limit(answer, self._longest), request.random_key))
+                )
         return [self._requests[number].prompt_token_ids for number in chunk]
 
     def take(self, live: int) -> tuple[Any, list[int], list[_Answer]]:
