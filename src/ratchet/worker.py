@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -37,7 +37,7 @@ from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared, advice_on_rate, data_hash, highest_reward, prepare
 from ratchet.engine.rounds import Engine, StopReason, Task, When, diagnosis, number_of_rounds, train
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
-from ratchet.engine.sampler.in_process import InProcessSampler
+from ratchet.engine.sampler.choice import choose, make_sampler, what_stops_vllm
 from ratchet.engine.update import Learner, new_optimizer
 from ratchet.errors import (
     Conflict,
@@ -47,6 +47,7 @@ from ratchet.errors import (
     NotFinite,
     OutOfMemory,
     RatchetError,
+    SamplerFailed,
     VerifierFailing,
 )
 from ratchet.journal import RunFolder, write_atomically
@@ -60,6 +61,7 @@ _KEEPING: dict[type[RatchetError], Ending] = {
     VerifierFailing: "metric_failures",
     OutOfMemory: "out_of_memory",
     DiskFull: "disk_full",
+    SamplerFailed: "sampler_failed",
     NotFinite: "not_finite",
 }
 _WHY: dict[Ending, str] = {
@@ -68,6 +70,7 @@ _WHY: dict[Ending, str] = {
     "time_limit": "The time limit came near.",
     "stopped": "Stopped as asked.",
 }
+_RESUMABLE = ("stopped", "out_of_memory", "disk_full", "sampler_failed", "error", "metric_failures")
 _PINNED = ("ratchet-rl", "torch", "transformers", "peft")
 
 
@@ -168,7 +171,7 @@ def refuse_ended(folder: RunFolder) -> None:
         Conflict: it completed, failed for want of a signal, or used up its time.
     """
     ended = [event for event in folder.events() if event["event"] == "ended"]
-    if not ended or ended[-1]["ending"] in ("stopped", "out_of_memory", "disk_full", "error", "metric_failures"):
+    if not ended or ended[-1]["ending"] in _RESUMABLE:
         return
     status = str(ended[-1]["status"]).replace("_", " ")
     raise Conflict(
@@ -180,6 +183,7 @@ def refuse_ended(folder: RunFolder) -> None:
 def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
     """Set up engine and task, run the rounds, and turn what keeps an adapter into an ending."""
     config = prepared.config
+    engine: Engine | None = None
     try:
         with session.phase("loading the model"):
             session.watch.on_progress("loading", 0, 1)
@@ -202,7 +206,7 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
             with session.phase("scoring the held-out problems"):
                 _score_before(session, engine, prepared, grader)
         ending, message = _trained(session, config, engine, task, resumed)
-        if ending not in ("stopped", "disk_full", "out_of_memory"):
+        if ending not in ("stopped", "disk_full", "out_of_memory", "sampler_failed"):
             _score_best(session, engine, prepared, grader)
         return ending, message
     except Interrupted as interrupted:
@@ -211,6 +215,8 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
         # Before or after the rounds of a session that knows an adapter, such as a resumed one on a full disk.
         return _keeping(session, error)
     finally:
+        if engine:
+            engine.sampler.close()
         prepared.verifier.close()
 
 
@@ -247,9 +253,18 @@ def _engine(session: _Session, prepared: Prepared, policy: Policy) -> Engine:
         gradient_norm_limit=config.optimizer.gradient_norm_limit,
         micro_batch_tokens=budgets.micro_batch_tokens,
         plain_rows=fixed["plain_rows"],
+        importance_cap=config.sampler.importance_cap if fixed["sampler"]["backend"] == "vllm" else None,
     )
-    sampler = _CountingSampler(InProcessSampler(policy, budgets.sampling_tokens), session.watch)
-    return Engine(policy, learner, sampler)
+    longest = max(len(e.token_ids) for e in (*prepared.train, *prepared.validation, *prepared.heldout))
+    sampler = make_sampler(
+        fixed["sampler"]["backend"],
+        policy,
+        config.sampler,
+        budgets.sampling_tokens,
+        longest + config.rl.max_answer_tokens,
+        lambda text: session.event("note", text=text),
+    )
+    return Engine(policy, learner, _CountingSampler(sampler, session.watch))
 
 
 def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Policy) -> dict[str, Any]:
@@ -266,7 +281,9 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
         ):
             if was != now:
                 raise Conflict(f"The run's {what} was {was} and is now {now}: it cannot go on to the same result.")
-        if fixed["versions"] != versions:
+        fixed = {"sampler": {"backend": "in_process", "why": "Nothing else was known then."}, **fixed}
+        _refuse_other_sampler(fixed["sampler"]["backend"], config, policy)
+        if fixed["versions"] != {**versions, **_sampler_version(fixed)}:
             session.event("note", text="Package versions differ from the run's start: results may differ.")
         return fixed
     fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype, policy.merged_bytes)
@@ -282,10 +299,28 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
             "sampling_tokens": config.rl.sampling_tokens or fitted.sampling_tokens,
         },
         "plain_rows": not can_pack(policy, _trial_answers(prepared)),
-        "versions": versions,
+        "sampler": asdict(choose(config.sampler, policy.device, policy.files)),
     }
+    fixed["versions"] = {**versions, **_sampler_version(fixed)}
     folder.write_run({**record, "fixed": fixed})
+    if fixed["sampler"]["backend"] == "vllm" or policy.device.type == "cuda":
+        session.event("note", text=f"Answers are sampled by {fixed['sampler']['backend']}: {fixed['sampler']['why']}")
     return fixed
+
+
+def _refuse_other_sampler(backend: str, config: RunConfig, policy: Policy) -> None:
+    """Refuse to go on with another sampler than before: it would draw other answers."""
+    if backend == "vllm" and (obstacle := what_stops_vllm(config.sampler, policy.device, policy.files)):
+        raise Conflict(f"The run's answers were sampled by vLLM, which cannot go on here: {obstacle}")
+
+
+def _sampler_version(fixed: dict[str, Any]) -> dict[str, str]:
+    """Return which vLLM is installed, by its package's name, where the run uses it."""
+    if fixed["sampler"]["backend"] != "vllm":
+        return {}
+    # The builds for a CPU go by another name.
+    names = metadata.packages_distributions().get("vllm", [])
+    return {name: metadata.version(name) for name in sorted(set(names))}
 
 
 def _trial_answers(prepared: Prepared) -> list[PackedAnswer]:
@@ -385,7 +420,7 @@ def _score_best(session: _Session, engine: Engine, prepared: Prepared, grader: G
         summary, rollouts = _score_heldout(engine, prepared, grader, _give_up_if(session))
         session.folder.write_heldout(_heldout_rows(prepared, rollouts))
         session.heldout_after = _heldout_event(session, "after", summary)
-    except (Interrupted, OutOfMemory, DiskFull, NotFinite) as error:
+    except (Interrupted, OutOfMemory, DiskFull, NotFinite, SamplerFailed) as error:
         with suppress(DiskFull):
             session.event("note", text=f"The held-out problems were not scored at the end ({error.code}).")
 
@@ -519,6 +554,12 @@ class _CountingSampler:
                 yield sampled
                 self._watch.on_progress(phase, done, total)
         self._watch.on_progress("updating" if phase == "sampling" else "scored", 0, 0)
+
+    def rest(self) -> None:
+        self._sampler.rest()
+
+    def close(self) -> None:
+        self._sampler.close()
 
 
 @contextmanager

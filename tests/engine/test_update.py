@@ -241,6 +241,9 @@ def test_no_group_is_no_step():
         "kl": None,
         "clip_fraction": None,
         "sampler_gap": None,
+        "importance_mean": None,
+        "importance_max": None,
+        "importance_capped": None,
         "tokens": 0,
     }
     assert_equal(weights_of(policy), before)

@@ -105,6 +105,12 @@ class InProcessSampler:
             for wave in self._waves(requests, max_answer_tokens):
                 yield from self._run(requests, wave, settings, max_answer_tokens, check)
 
+    def rest(self) -> None:
+        """Do nothing: between two calls it holds no memory of its own."""
+
+    def close(self) -> None:
+        """Do nothing: it holds nothing of its own."""
+
     def _waves(self, requests: Sequence[SampleRequest], max_answer_tokens: int) -> Iterator[list[tuple[int, int]]]:
         """Split all (request, answer) pairs into batches that fit the budget; one answer always does."""
         order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_token_ids), i))
