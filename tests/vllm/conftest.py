@@ -69,8 +69,8 @@ def sampler_of():
     """Return a function that makes a sampler; all of them are closed at the end of the test."""
     made = []
 
-    def make(policy, kind=VllmSampler, window=LONGEST_PROMPT + LONGEST, **settings):
-        made.append(kind(policy, 0.3, 1 << 14, window, **settings))
+    def make(policy, window=LONGEST_PROMPT + LONGEST, **settings):
+        made.append(VllmSampler(policy, 0.3, 1 << 14, window, **settings))
         return made[-1]
 
     yield make

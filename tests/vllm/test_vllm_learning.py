@@ -3,12 +3,12 @@
 import pytest
 
 from ratchet.engine.distribution import SamplingSettings
+from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.update import update
 from ratchet.records import Grade, Group, Prompt, Rollout
 
 from ..engine.models import random_ids
 from ..engine.test_update import ENDS, learner_of, longer_is_better, nothing
-from .test_vllm_sampler import SampleRequest
 
 ROUNDS, LONGEST = 12, 16
 
@@ -42,7 +42,6 @@ def test_longer_is_better_is_learned(sampling, rl, policy_of, sampler_of):
         means.append(sum(map(sum, rewards)) / 32)
         sampler.rest()
         learned.append(update(learner, [g for g, r in zip(groups, rewards, strict=True) if max(r) > min(r)], nothing))
-    print("rewards", [round(mean, 3) for mean in means], "gap", max(one.sampler_gap or 0 for one in learned))
     assert sum(means[-3:]) / 3 - means[0] > 0.2
     moved = [one for one in learned if one.steps]
     assert len(moved) >= ROUNDS // 2

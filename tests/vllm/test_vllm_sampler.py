@@ -1,20 +1,16 @@
 """The vLLM sampler against the trainer and the in-process sampler, on a real engine."""
 
-import os
-from pathlib import Path
-
 import pytest
-import torch
 
-from ratchet.engine.distribution import GREEDY, SamplingSettings, sampling_logprobs
-from ratchet.engine.logprobs import row_logits
-from ratchet.engine.packing import PackedAnswer, pack
+from ratchet.engine.distribution import GREEDY, SamplingSettings
+from ratchet.engine.model_files import ModelFiles
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
-from ratchet.errors import Interrupted, NotFinite
+from ratchet.engine.sampler.vllm import VllmSampler
+from ratchet.errors import Interrupted
 
-from ..engine.models import EOS, TURN, random_ids
-from .conftest import LONGEST
+from ..engine.models import EOS, TURN, random_ids, tiny_policy
+from .conftest import LONGEST, SHAPE
 
 LENGTHS = [3, 9, 5, 1, 14]
 # Several end ids of 64, so that answers of very different lengths occur.
@@ -43,89 +39,29 @@ def tokens_of(completions):
     return {key: completion.token_ids for key, completion in completions.items()}
 
 
-def stir(policy, seed):
-    """Give the adapter's second factor other random weights, as an update would."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, weight in policy.named_parameters():
-            if "lora_B" in name:
-                weight.normal_(std=0.1, generator=generator)
+@pytest.fixture(scope="module")
+def shared(saved):
+    """A policy, a sampler with a running engine, and its answers to ``requests_of(4)``; no test may change them."""
+    policy = tiny_policy(end_ids=END_IDS, **SHAPE)
+    policy.files = ModelFiles("random", str(saved()), None, "sha256:0")
+    sampler = VllmSampler(policy, 0.3, 1 << 14, 14 + LONGEST)
+    yield policy, sampler, sampled(sampler, requests_of(4), PLAIN)
+    sampler.close()
 
 
-def gaps(policy, requests, completions, settings):
-    """Return all differences between the log-probabilities of sampler and trainer."""
-    found = []
-    for (request, _), completion in completions.items():
-        answer = PackedAnswer(requests[request].prompt_token_ids, completion.token_ids, 0)
-        (row,) = pack([answer], 1, device=policy.device, plain=True)
-        with torch.no_grad():
-            drawn, full = sampling_logprobs(row_logits(policy, row), row.targets, settings)
-        found += (drawn - torch.tensor(completion.logprobs)).abs().tolist()
-        if completion.full_logprobs is not None:
-            found += (full - torch.tensor(completion.full_logprobs)).abs().tolist()
-    return found
-
-
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
-def test_log_probabilities_are_the_trainers_over_twelve_adapter_swaps(architecture, policy_of, sampler_of):
-    policy = policy_of(architecture, end_ids=END_IDS)
-    sampler = sampler_of(policy)
-    seen, largest, tokens = set(), 0.0, 0
-    for swap in range(12):
-        stir(policy, seed=swap)
-        settings = SAMPLING[swap % len(SAMPLING)]
-        requests = requests_of(3, swap)
-        completions = sampled(sampler, requests, settings)
-        differences = gaps(policy, requests, completions, settings)
-        largest, tokens = max(largest, *differences), tokens + len(differences)
-        greedy = sampled(sampler, requests_of(1), GREEDY)
-        largest = max(largest, *gaps(policy, requests_of(1), greedy, GREEDY))
-        seen.add(tuple(sorted(tokens_of(greedy).items())))
-        assert sampler._engine.list_loras() == {swap + 1}
-        assert [path.name for path in Path(sampler._folder.name).iterdir()] == [str(swap + 1)]
-    assert len(seen) == 12  # each adapter says something else
-    print(f"{architecture}: {tokens} log-probabilities, largest gap {largest:.1e}")
-    assert largest < 1e-4
-
-
-def test_the_adapter_is_handed_over_only_when_it_has_changed(policy_of, sampler_of):
-    policy = policy_of(end_ids=END_IDS)
-    sampler = sampler_of(policy)
-    for _ in range(2):
-        sampled(sampler, requests_of(1), GREEDY)
-    assert sampler._engine.list_loras() == {1}
-    stir(policy, 5)
-    changed = sampled(sampler, requests_of(1), GREEDY)
-    assert sampler._engine.list_loras() == {2}
-    policy.load_adapter_state(policy.adapter_state())  # the same numbers in other tensors
-    assert sampled(sampler, requests_of(1), GREEDY) == changed
-    assert sampler._engine.list_loras() == {2}
-
-
-def test_what_is_sampled(policy_of, sampler_of):
-    """One engine for everything that leaves it as it was."""
-    policy = policy_of(end_ids=END_IDS)
-    before = (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled(), os.sched_getaffinity(0))
-    sampler = sampler_of(policy)
-    requests = requests_of(4)
-
-    # Greedy answers are the in-process sampler's, token for token.
+def test_greedy_answers_are_the_in_process_samplers_token_for_token(shared):
+    policy, sampler, _ = shared
     ours = sampled(sampler, requests_of(1), GREEDY)
     theirs = sampled(InProcessSampler(policy, 1 << 20), requests_of(1), GREEDY)
     assert tokens_of(ours) == tokens_of(theirs)
-    assert {key: (c.text, c.finish) for key, c in ours.items()} == {
-        key: (c.text, c.finish) for key, c in theirs.items()
-    }
+    assert {k: (c.text, c.finish) for k, c in ours.items()} == {k: (c.text, c.finish) for k, c in theirs.items()}
 
-    # Starting an engine and sampling leave torch as it was.
-    after = (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled(), os.sched_getaffinity(0))
-    assert after == before
 
-    # The end token is kept, its text is not, and an answer without one is cut off.
-    together = sampled(sampler, requests, PLAIN)
-    assert len(together) == 4 * len(LENGTHS)
-    assert {completion.finish for completion in together.values()} == {"stop", "length"}
-    for completion in together.values():
+def test_the_end_token_is_kept_its_text_is_not_and_an_answer_without_one_is_cut_off(shared):
+    policy, _, answers = shared
+    assert len(answers) == 4 * len(LENGTHS)
+    assert {completion.finish for completion in answers.values()} == {"stop", "length"}
+    for completion in answers.values():
         stopped = completion.token_ids[-1] in END_IDS
         assert completion.finish == ("stop" if stopped else "length")
         assert stopped or len(completion.token_ids) == LONGEST
@@ -135,74 +71,54 @@ def test_what_is_sampled(policy_of, sampler_of):
         assert len(completion.logprobs) == len(completion.token_ids)
         assert completion.full_logprobs == completion.logprobs
 
-    # Where a nucleus truncates, the untruncated log-probabilities are unknown, which is not zero.
-    assert all(completion.full_logprobs is None for completion in sampled(sampler, requests, NUCLEUS).values())
 
-    # An answer depends on its own key alone: not on what else is asked, nor on the order, nor on what was before.
-    tokens = tokens_of(together)
-    for number, request in enumerate(requests):
+def test_where_tokens_are_left_out_full_log_probabilities_are_unknown_which_is_not_zero(shared):
+    _, sampler, _ = shared
+    assert all(completion.full_logprobs is None for completion in sampled(sampler, requests_of(2), NUCLEUS).values())
+
+
+def test_an_answer_depends_on_its_own_key_alone(shared):
+    _, sampler, answers = shared
+    tokens = tokens_of(answers)
+    for number, request in enumerate(requests_of(4)):
         alone = tokens_of(sampled(sampler, [request], PLAIN))
         assert alone == {(0, answer): tokens[number, answer] for answer in range(4)}
-    backwards = tokens_of(sampled(sampler, requests[::-1], PLAIN))
-    assert backwards == {(len(requests) - 1 - number, answer): ids for (number, answer), ids in tokens.items()}
+    backwards = tokens_of(sampled(sampler, requests_of(4)[::-1], PLAIN))
+    assert backwards == {(len(LENGTHS) - 1 - number, answer): ids for (number, answer), ids in tokens.items()}
+    few = tokens_of(sampled(sampler, requests_of(2), PLAIN))
+    assert few.items() <= tokens.items()
     assert len(set(tokens.values())) > len(tokens) / 2
     assert tokens_of(sampled(sampler, requests_of(4, round_number=2), PLAIN)) != tokens
 
-    # Answers come as they finish, and none waits for the others.
-    lengths = [len(completion.token_ids) for completion in together.values()]
+
+def test_answers_come_as_they_finish_and_none_waits_for_the_others(shared):
+    _, sampler, answers = shared
+    lengths = [len(completion.token_ids) for completion in answers.values()]
     assert lengths == sorted(lengths)
     steps = []
-    stream = sampler.sample(requests, PLAIN, LONGEST, lambda: steps.append("check"))
+    stream = sampler.sample(requests_of(4), PLAIN, LONGEST, lambda: steps.append("check"))
     first = next(stream).completion
     assert len(steps) <= 2 + len(first.token_ids)
-
-    # Given up half way, by its consumer or by the check, it leaves nothing behind.
+    # Closed by its consumer, it leaves nothing behind.
+    assert sampler._engine.has_unfinished_requests()
     stream.close()
     assert not sampler._engine.has_unfinished_requests()
+    assert sampled(sampler, requests_of(4), PLAIN) == answers
+
+
+def test_the_check_gives_up_between_two_steps_and_leaves_nothing_behind(shared):
+    _, sampler, answers = shared
+    steps = []
 
     def give_up():
         steps.append("check")
         if len(steps) == 5:
             raise Interrupted("enough")
 
-    steps.clear()
-    with pytest.raises(Interrupted):
-        sampled(sampler, requests, PLAIN, give_up)
-    assert not sampler._engine.has_unfinished_requests()
-    assert sampled(sampler, requests, PLAIN) == together
-
-    # Resting costs nothing here; afterwards the same is sampled.
     engine = sampler._engine
-    sampler.rest()
-    assert sampled(sampler, requests, PLAIN) == together
+    with pytest.raises(Interrupted):
+        sampled(sampler, requests_of(4), PLAIN, give_up)
+    assert len(steps) == 5
+    assert not engine.has_unfinished_requests()
+    assert sampled(sampler, requests_of(4), PLAIN) == answers
     assert sampler._engine is engine
-
-
-def test_an_adapter_that_is_not_finite_is_no_fault_of_the_engine(policy_of, sampler_of):
-    policy = policy_of()
-    sampler = sampler_of(policy, note=lambda text: pytest.fail(text))
-    with torch.no_grad():
-        policy.parameters[1][0, 0] = torch.nan
-    with pytest.raises(NotFinite, match="lower Learning rate"):
-        sampled(sampler, requests_of(1), PLAIN)
-
-
-def test_a_model_whose_output_is_not_finite_is_not_sampled_from(policy_of, sampler_of):
-    # Finite weights that overflow on the way: what a collapsed policy looks like.
-    policy = policy_of()
-    sampler = sampler_of(policy, note=lambda text: pytest.fail(text))
-    with torch.no_grad():
-        for weight in policy.parameters:
-            weight.fill_(3e19)
-    with pytest.raises(NotFinite, match="not a finite number"):
-        sampled(sampler, requests_of(1), PLAIN)
-
-
-def test_closing_removes_the_adapters_files(policy_of, sampler_of):
-    sampler = sampler_of(policy_of())
-    sampled(sampler, requests_of(1), GREEDY)
-    folder = Path(sampler._folder.name)
-    assert any(folder.iterdir())
-    sampler.close()
-    sampler.close()
-    assert not folder.exists()
