@@ -419,7 +419,7 @@ class SamplerSettings(Settings):
         0.3,
         ge=0.1,
         le=0.95,
-        label="vLLM memory share",
+        label="Memory share of vLLM",
         help="Share of the GPU's memory that vLLM takes for its copy of the model and its cache while it samples.",
     )
     importance_cap: float = setting(

@@ -72,7 +72,7 @@ def test_auto_stays_in_process_where_the_memory_share_does_not_fit(installed, gp
     gpu(23)  # .3 of 80 GiB are 24
     backend, why = chosen(CUDA)
     assert backend == "in_process"
-    assert "share is 0.3, which is 24.0 GiB of 80.0, but only 23.0 GiB are free" in why
+    assert "Memory share of vLLM is 0.3, which is 24.0 GiB of 80.0, but only 23.0 GiB are free" in why
     gpu(24)
     assert chosen(CUDA)[0] == "vllm"
     assert chosen(CUDA, gpu_memory_share=0.31)[0] == "in_process"

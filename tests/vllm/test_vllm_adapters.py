@@ -1,8 +1,11 @@
 """The vLLM sampler and the adapter it is given: the trainer's log-probabilities over many swaps, and clean ends."""
 
 import os
+import random
+import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,15 +40,25 @@ def gaps(policy, requests, completions, settings):
     return found
 
 
-def torch_settings():
-    precision, grad = torch.get_float32_matmul_precision(), torch.is_grad_enabled()
-    return torch.get_default_dtype(), torch.get_num_threads(), precision, grad, os.sched_getaffinity(0)
+def settings_of_the_process():
+    return {
+        "dtype": torch.get_default_dtype(),
+        "threads": torch.get_num_threads(),
+        "precision": torch.get_float32_matmul_precision(),
+        "gradients": torch.is_grad_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cores": os.sched_getaffinity(0),
+        "interrupt": signal.getsignal(signal.SIGINT),
+        "termination": signal.getsignal(signal.SIGTERM),
+        "random": (random.getstate(), str(np.random.get_state()), torch.random.get_rng_state().tolist()),
+    }
 
 
-def test_starting_an_engine_and_sampling_leave_torch_as_it_was(policy_of, sampler_of):
-    before = torch_settings()
-    assert sampled(sampler_of(policy_of()), requests_of(1), PLAIN)
-    assert torch_settings() == before
+def test_starting_an_engine_and_sampling_leave_the_process_as_it_was(policy_of, sampler_of):
+    policy = policy_of()
+    before = settings_of_the_process()
+    assert sampled(sampler_of(policy), requests_of(1), PLAIN)
+    assert settings_of_the_process() == before
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])

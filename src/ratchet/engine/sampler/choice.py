@@ -91,7 +91,7 @@ def _what_stops_share(share: float, free: int, total: int) -> InvalidSetting | N
     if free >= share * total:
         return None
     return InvalidSetting(
-        f"vLLM memory share is {share:g}, which is {share * total / 2**30:.1f} GiB of {total / 2**30:.1f}, but only "
+        f"Memory share of vLLM is {share:g}, which is {share * total / 2**30:.1f} GiB of {total / 2**30:.1f}, but only "
         f"{free / 2**30:.1f} GiB are free beside the model. Choose a smaller share, or Generation backend in_process.",
         "sampler.gpu_memory_share",
     )

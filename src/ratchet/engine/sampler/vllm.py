@@ -17,6 +17,7 @@ import hashlib
 import logging
 import math
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -129,6 +130,12 @@ class VllmSampler:
         self._throw_engine_away()
         self._folder.cleanup()
 
+    @property
+    def _memory_remedy(self) -> str:
+        if self._policy.device.type == "cuda":
+            return f"another Memory share of vLLM (it is {self._memory_share:g})"
+        return "another VLLM_CPU_KVCACHE_SPACE (in GiB)"
+
     def _judge(self, cause: BaseException, tries: int, missing: int) -> None:
         """Say that the engine is started again, or raise what the run ends with."""
         kind = type(cause).__name__
@@ -136,7 +143,7 @@ class VllmSampler:
         if is_out_of_memory(cause):
             raise OutOfMemory(
                 "Sampling with vLLM does not fit in this device's memory. Choose fewer Answers per prompt, a shorter "
-                f"Longest answer, or another vLLM memory share (it is {self._memory_share:g}), or {_WITHOUT}.",
+                f"Longest answer or {self._memory_remedy}, or {_WITHOUT}.",
                 "sampling",
             ) from cause
         if tries == _TRIES:
@@ -233,6 +240,7 @@ class VllmSampler:
         digest = hashlib.sha256(weights[ADAPTER_WEIGHTS]).digest()
         with _engine_faults():
             if self._asleep:
+                torch.cuda.empty_cache()  # what the update no longer needs is the engine's again
                 self._engine.wake_up()
                 self._asleep = False
         if self._adapter is None or self._adapter.digest != digest:
@@ -273,18 +281,18 @@ class VllmSampler:
         try:
             from vllm import EngineArgs, LLMEngine
 
-            with _torch_as_it_was():
+            with _process_as_it_was():
                 return LLMEngine.from_engine_args(EngineArgs(**self._engine_arguments()))
         except Exception as error:
             self._throw_engine_away()
-            share = f"another vLLM memory share (it is {self._memory_share:g})"
             if is_out_of_memory(error):
                 raise OutOfMemory(
-                    f"vLLM does not fit in this device's memory. Choose {share}, or {_WITHOUT}.", "sampling"
+                    f"vLLM does not fit in this device's memory. Choose {self._memory_remedy}, or {_WITHOUT}.",
+                    "sampling",
                 ) from error
             raise SamplerFailed(
-                f"vLLM does not start: {_first_line(error)}. Choose {share} or a shorter Longest answer if that speaks "
-                f"of memory; else {_WITHOUT}."
+                f"vLLM does not start: {_first_line(error)}. If that speaks of memory, choose {self._memory_remedy} or "
+                f"a shorter Longest answer; else {_WITHOUT}."
             ) from error
 
     def _engine_arguments(self) -> dict[str, Any]:
@@ -370,13 +378,17 @@ def _engine_faults() -> Iterator[None]:
 
 
 @contextmanager
-def _torch_as_it_was() -> Iterator[None]:
-    """Put torch's settings for the process back after the block: the update relies on its own."""
+def _process_as_it_was() -> Iterator[None]:
+    """Put back, after the block, what an engine sets for the whole process: the update relies on its own."""
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     precision, grad = torch.get_float32_matmul_precision(), torch.is_grad_enabled()
+    drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
     try:
-        yield
+        with torch.random.fork_rng():
+            yield
     finally:
+        random.setstate(drawn)
+        np.random.set_state(drawn_by_numpy)
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
