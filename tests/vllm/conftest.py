@@ -15,8 +15,6 @@ from ..engine.models import tiny_model, tiny_policy
 IS_INSTALLED = find_spec("vllm") is not None
 
 if IS_INSTALLED:
-    # Read by vLLM before the first engine starts. In this process, so that a test can look at the engine.
-    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0")
     with warnings.catch_warnings():
         # A third party's, many of them, all of them while it is imported.
         warnings.simplefilter("ignore")

@@ -1,7 +1,5 @@
 """An engine that dies: the same answers after one restart, words after the second. The engines are really broken."""
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -88,27 +86,3 @@ def test_an_engine_that_does_not_start_is_said_in_words(policy_of, sampler_of, s
     sampler = sampler_of(policy)
     with pytest.raises(SamplerFailed, match=r"vLLM does not start: .*choose Generation backend in_process"):
         sampled(sampler, requests_of(1), PLAIN)
-
-
-def engine_processes():
-    """Return this process's children that are vLLM engines, by what they call themselves."""
-    children = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
-    return [int(pid) for pid in children if "EngineCore" in Path(f"/proc/{pid}/cmdline").read_text()]
-
-
-def test_an_engine_process_that_is_killed_half_way_gives_the_same_answers(
-    policy_of, sampler_of, undisturbed, monkeypatch
-):
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-    notes = []
-    sampler = sampler_of(policy_of(end_ids=END_IDS), note=notes.append)
-    stream = sampler.sample(requests_of(4), PLAIN, 20, lambda: None)
-    first = next(stream)
-    (engine,) = engine_processes()
-    os.kill(engine, signal.SIGKILL)
-    got = [first, *stream]
-    assert len(got) == 20  # each once, those from before the kill too
-    assert {(s.request, s.answer): s.completion for s in got} == undisturbed
-    (note,) = notes
-    assert note.startswith("The vLLM engine failed (EngineDeadError) and was started again")

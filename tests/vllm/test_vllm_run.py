@@ -1,5 +1,9 @@
 """Whole runs of the shipped tiny model with vLLM: chosen, recorded, learned from, resumed, and ended well."""
 
+import os
+import signal
+import time
+
 import pytest
 
 from ratchet import worker
@@ -8,9 +12,8 @@ from ratchet.engine.sampler import vllm as sampler_module
 from ratchet.engine.sampler.vllm import write_adapter
 from ratchet.errors import SamplerFailed
 from ratchet.journal import RunFolder
-from ratchet.worker import Watch
 
-from ..small_runs import adapter_bytes, ended, records, rollouts, small
+from ..small_runs import adapter_bytes, ended, flags, records, rollouts, small
 
 
 def train(path, watch=None, **changes):
@@ -52,16 +55,20 @@ def test_a_run_samples_with_vllm_and_says_so(reference):
     assert "importance=1.0000" in folder.log_path.read_text()
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(reference, tmp_path):
-    def on_event(event):
-        if event["event"] == "round" and event["record"]["round"] == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", Watch(on_event=on_event), temperature="0.9", top_p="0.95")
+def test_a_run_that_is_killed_while_vllm_samples_resumes_to_the_same_bytes(reference, start_cli, tmp_path):
     folder = RunFolder(tmp_path / "run")
-    assert len(records(folder)) == 2
-    worker.run(folder)
+    process = start_cli(
+        "train", *flags(), "--backend", "vllm", "--temperature", "0.9", "--top-p", "0.95", "--out", folder.path
+    )
+    limit = time.monotonic() + 200
+    while not (folder.events_path.exists() and len(records(folder)) >= 2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)  # the engine is in this process, and dies with it
+    process.wait()
+    assert len(records(folder)) < 4
+    assert worker.run(folder).ending == "all_rounds"
     assert without_seconds(folder) == without_seconds(reference[0])
     assert rollouts(folder) == rollouts(reference[0])
     assert adapter_bytes(folder) == adapter_bytes(reference[0])

@@ -46,7 +46,6 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _MOST_ANSWERS = 256
 # Set unless the user has: read by vLLM when it is imported or an engine starts.
 _ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in a process of its own, the engine would die of the run's Ctrl-C
     "VLLM_NO_USAGE_STATS": "1",  # nothing leaves the machine
     "VLLM_HOST_IP": "127.0.0.1",  # else it asks the network which address it has
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -278,6 +277,9 @@ class VllmSampler:
         """
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        # Whatever the user has: an engine in a process of its own gets the run's Ctrl-C too, and when it is killed vLLM
+        # 0.32 waits for its answers for ever (seen). In this process it can only die with the run, which resumes.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         try:
             from vllm import EngineArgs, LLMEngine
 
