@@ -110,6 +110,7 @@ class LossRule:
     surrogate: Callable[[TokenBatch, Clip], Surrogate]
     weights: Callable[[TokenBatch, StepTotals], Tensor]  # (N,), equal within an answer
     advantage_scale: AdvantageScale
+    importance: Callable[[Tensor, TokenBatch], Tensor] = lambda importance, batch: importance  # (N,) to (N,)
 
 
 def policy_loss(batch: TokenBatch, totals: StepTotals, settings: RlSettings) -> tuple[Tensor, LossStats]:
@@ -136,7 +137,7 @@ def policy_loss(batch: TokenBatch, totals: StepTotals, settings: RlSettings) -> 
     surrogate = rule.surrogate(batch, Clip(settings.clip_low, settings.clip_high))
     loss, kl_sum = surrogate.loss, None
     if batch.importance is not None:
-        loss = loss * batch.importance.detach()
+        loss = loss * rule.importance(batch.importance.detach(), batch)
     if settings.beta > 0:
         kl = k3(batch)  # (N,)
         loss = loss + settings.beta * kl
@@ -231,11 +232,19 @@ def per_longest_answer(batch: TokenBatch, totals: StepTotals) -> Tensor:
     return torch.full_like(batch.logprobs, 1.0 / (totals.answers * totals.max_answer_tokens))
 
 
+def mean_importance(importance: Tensor, batch: TokenBatch) -> Tensor:
+    """Give each token the mean importance of its answer: where an answer has one ratio it has one weight. (N,).
+
+    The value is the same as with a weight a token; the gradient is then that of the value, as in TRL.
+    """
+    return _mean_per_answer(importance, batch)[batch.answer_index]
+
+
 LOSSES: Mapping[Loss, LossRule] = {
     "grpo": LossRule(clipped_token_ratio, per_answer, "group_std"),
     "dapo": LossRule(clipped_token_ratio, per_token, "group_std"),
     "dr_grpo": LossRule(clipped_token_ratio, per_longest_answer, "none"),
-    "gspo": LossRule(clipped_answer_ratio, per_answer, "group_std"),
+    "gspo": LossRule(clipped_answer_ratio, per_answer, "group_std", mean_importance),
     "cispo": LossRule(bounded_weight, per_token, "group_std"),
 }
 

@@ -21,7 +21,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,12 +102,15 @@ class VllmSampler:
         check: Callable[[], None],
     ) -> Generator[Sampled]:
         """Yield every answer once, in the order in which they finish. See ``Sampler``."""
-        missing = [(request, answer) for request in range(len(requests)) for answer in range(requests[request].answers)]
+        missing = {
+            (number, answer): None for number, request in enumerate(requests) for answer in range(request.answers)
+        }
         for tries in range(1, _TRIES + 1):
             try:
-                for sampled in self._answers(requests, missing, settings, max_answer_tokens, check):
-                    missing.remove((sampled.request, sampled.answer))
-                    yield sampled
+                with closing(self._answers(requests, list(missing), settings, max_answer_tokens, check)) as answers:
+                    for sampled in answers:
+                        del missing[sampled.request, sampled.answer]
+                        yield sampled
                 return
             except _EngineFault as fault:
                 self._throw_engine_away()
@@ -386,7 +389,7 @@ def _process_as_it_was() -> Iterator[None]:
     precision, grad = torch.get_float32_matmul_precision(), torch.is_grad_enabled()
     drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             yield
     finally:
         random.setstate(drawn)
