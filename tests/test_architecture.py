@@ -50,7 +50,7 @@ def test_imports_point_downwards(path):
 def test_torch_stays_in_the_engine(path):
     if path.relative_to(ROOT).parts[0] in ("engine", "worker.py"):
         return
-    heavy = {"torch", "transformers", "peft", "safetensors", "accelerate"}
+    heavy = {"torch", "transformers", "peft", "safetensors", "accelerate", "vllm"}
     assert not {name.split(".")[0] for name in imported_modules(path)} & heavy
 
 

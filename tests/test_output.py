@@ -8,7 +8,10 @@ import pytest
 
 from ratchet import cli as command_line
 from ratchet.cli.live import console_for
+from ratchet.cli.report import rounds_table
 from ratchet.journal import RunFolder
+from ratchet.records import Learned, RoundRecord, Seconds, Validation
+from ratchet.round_lines import log_line
 from ratchet.service import curve
 
 from .small_runs import ended, flags
@@ -33,6 +36,33 @@ def test_a_terminal_of_few_characters_ends_no_run(cli, tmp_path):
     done = cli("train", *flags(rounds=1), "--out", tmp_path / "run", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Validation by round  ??" in done.stdout
+
+
+def test_an_entropy_that_is_unknown_is_not_shown_as_0():
+    known = RoundRecord(
+        round=1, validation=Validation(prompts=1, accuracy=1, reward=1, outcomes={}), best_round=1, best_accuracy=1,
+        seconds=Seconds(), reward=0.5, entropy=0.25, learned=Learned(steps=1, loss=0.1),
+    )  # fmt: skip
+    console = console_for(as_json=False)
+    with console.capture() as captured:
+        console.print(rounds_table([known, known.model_copy(update={"entropy": None})]))
+    one, other = [line.split() for line in captured.get().splitlines() if "0.500" in line]
+    assert "0.250" in one
+    assert "?" in other
+    assert "0.000" not in other
+
+
+def test_the_log_says_how_far_sampler_and_trainer_were_apart_where_that_was_corrected():
+    learned = Learned(
+        steps=1, loss=0.1, sampler_gap=0.01, importance_mean=1.02, importance_max=3.5, importance_capped=0.125
+    )
+    record = RoundRecord(
+        round=1, validation=Validation(prompts=1, accuracy=1, reward=1, outcomes={}), best_round=1, best_accuracy=1,
+        seconds=Seconds(), reward=0.5, learned=learned,
+    )  # fmt: skip
+    assert "gap=1.00e-02 importance=1.0200 largest=3.5000 capped=0.1250" in log_line(record)
+    bare = record.model_copy(update={"learned": Learned(steps=1, loss=0.1, sampler_gap=0.01)})
+    assert "importance" not in log_line(bare)
 
 
 def test_a_console_that_cannot_be_written_to_falls_silent(monkeypatch):

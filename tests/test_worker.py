@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from ratchet import service, worker
-from ratchet.errors import Conflict, DiskFull, NoLearningSignal, NotFinite, OutOfMemory
+from ratchet.errors import Conflict, DiskFull, InvalidSetting, NoLearningSignal, NotFinite, OutOfMemory, SamplerFailed
 from ratchet.journal import RunFolder
 from ratchet.records import RoundRecord
 from ratchet.worker import Watch
@@ -321,7 +322,11 @@ def raising_in_round(number, error):
 
 @pytest.mark.parametrize(
     ("error", "ending"),
-    [(OutOfMemory("Too large.", "sampling"), "out_of_memory"), (NotFinite("NaN twice."), "not_finite")],
+    [
+        (OutOfMemory("Too large.", "sampling"), "out_of_memory"),
+        (SamplerFailed("The engine failed twice."), "sampler_failed"),
+        (NotFinite("NaN twice."), "not_finite"),
+    ],
 )
 def test_a_fault_after_round_zero_ends_early_with_the_best_adapter_and_its_reason(error, ending, tmp_path):
     folder, result = train(tmp_path / "run", watch=raising_in_round(2, error))
@@ -340,6 +345,37 @@ def test_a_fault_before_round_zero_fails_the_run(tmp_path):
     with pytest.raises(OutOfMemory):
         worker.run(folder, watch=Watch(on_progress=on_progress))
     assert (ended(folder)["status"], ended(folder)["ending"]) == ("failed", "out_of_memory")
+
+
+needs_no_vllm = pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed: tests/vllm runs it")
+
+
+@needs_no_vllm
+def test_vllm_that_is_not_installed_is_refused_before_anything_loads(tmp_path):
+    with pytest.raises(InvalidSetting, match=r"vLLM is not installed. Run pip install 'ratchet-rl\[vllm\]'") as caught:
+        train(tmp_path / "run", small(backend="vllm"))
+    assert caught.value.field == "sampler.backend"
+
+
+def with_sampler(folder, sampler):
+    """Change which sampler a run was fixed to."""
+    record = folder.read_run()
+    fixed = {key: value for key, value in record["fixed"].items() if key != "sampler"}
+    folder.write_run({**record, "fixed": {**fixed, **({"sampler": sampler} if sampler else {})}})
+
+
+@needs_no_vllm
+def test_a_run_that_vllm_sampled_does_not_go_on_without_it(copy):
+    assert copy.read_run()["fixed"]["sampler"]["backend"] == "in_process"
+    with_sampler(copy, {"backend": "vllm", "why": "It was there."})
+    with pytest.raises(Conflict, match=r"sampled by vLLM, which cannot go on here: vLLM is not installed"):
+        worker.run(copy)
+
+
+def test_a_run_from_before_there_was_a_choice_of_samplers_goes_on(reference, copy):
+    with_sampler(copy, None)
+    worker.run(copy)
+    assert_same_run(copy, reference[0])
 
 
 def test_no_learning_signal_fails_the_run_and_cannot_be_resumed(tmp_path):

@@ -406,6 +406,32 @@ class RlSettings(Settings):
         return self
 
 
+class SamplerSettings(Settings):
+    """Which engine writes the answers, and what is done about its differing from the trainer."""
+
+    backend: Literal["auto", "in_process", "vllm"] = setting(
+        "auto",
+        label="Generation backend",
+        help="Who writes the answers: in_process, Ratchet's own sampler; vllm, a vLLM engine on the same device; auto "
+        "takes vllm where it is installed, a CUDA GPU is there and its memory share fits, else in_process.",
+    )
+    gpu_memory_share: float = setting(
+        0.3,
+        ge=0.1,
+        le=0.95,
+        label="Memory share of vLLM",
+        help="Share of the GPU's memory that vLLM takes for its copy of the model and its cache while it samples.",
+    )
+    importance_cap: float = setting(
+        2.0,
+        ge=1,
+        le=100,
+        label="Importance cap",
+        help="With vLLM each token's part of the loss is multiplied by how much likelier the trainer finds it than "
+        "vLLM did, at most by this number.",
+    )
+
+
 class LoraSettings(Settings):
     """Size of the adapter. Every linear layer of the trunk gets one; there is no dropout."""
 
@@ -476,6 +502,7 @@ class RunConfig(Settings):
     )
     reward: RewardSettings = RewardSettings()
     rl: RlSettings = RlSettings()
+    sampler: SamplerSettings = SamplerSettings()
     learning_rate: float = setting(
         1e-4,
         ge=1e-8,

@@ -5,7 +5,7 @@
     +-- IncompatibleData    the data: rows that cannot be trained on, named by number
     +-- NotFound, Conflict  the state: no such run, or not in a state that allows the request
     +-- VerifierFailing     the metric: too many answers could not be graded
-    +-- OutOfMemory, DiskFull, ModelUnavailable   the machine
+    +-- OutOfMemory, DiskFull, ModelUnavailable, SamplerFailed   the machine
     +-- NotFinite           the numbers: NaN or infinity twice in a row
     +-- NoLearningSignal    the task: every answer of every round scored alike
     +-- Interrupted         the clock or the user: the round under way is given up
@@ -89,6 +89,12 @@ class ModelUnavailable(RatchetError):
     """The base model or an adapter is missing, unreadable, or of a kind that cannot be trained here."""
 
     code = "model_unavailable"
+
+
+class SamplerFailed(RatchetError):
+    """The engine that writes the answers cannot be started, or it died twice in one call."""
+
+    code = "sampler_failed"
 
 
 class NotFinite(RatchetError):

@@ -26,6 +26,7 @@ Ending = Literal[
     "metric_failures",
     "out_of_memory",
     "disk_full",
+    "sampler_failed",
     "not_finite",
     "no_learning_signal",
     "error",
@@ -73,13 +74,13 @@ class Completion:
     """What the policy wrote: token ids with the stop token, if it stopped by itself.
 
     ``logprobs`` are natural logs, one per token, under the distribution the tokens were drawn from (temperature,
-    top-k and top-p applied); ``full_logprobs`` are those under the temperature alone. ``text`` leaves the stop
-    token out.
+    top-k and top-p applied); ``full_logprobs`` are those under the temperature alone, None where the sampler cannot
+    tell. ``text`` leaves the stop token out.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    full_logprobs: tuple[float, ...]
+    full_logprobs: tuple[float, ...] | None
     text: str
     finish: FinishReason
 
@@ -131,7 +132,12 @@ class Validation(_Record):
 
 
 class Learned(_Record):
-    """What the update of a round did. ``kl`` is None when beta is 0, since it is not computed then."""
+    """What the update of a round did. ``kl`` is None when beta is 0, since it is not computed then.
+
+    ``sampler_gap`` is the mean absolute difference of the log-probabilities of trainer and sampler at the round's
+    start. The ``importance`` fields are the mean and the largest ratio of their probabilities before the cap, and the
+    share of tokens whose ratio was lowered to it; None when nothing was corrected.
+    """
 
     steps: int
     skipped_steps: int = 0
@@ -140,6 +146,9 @@ class Learned(_Record):
     kl: float | None = None
     clip_fraction: float | None = None
     sampler_gap: float | None = None
+    importance_mean: float | None = None
+    importance_max: float | None = None
+    importance_capped: float | None = None
     tokens: int = 0
 
 
@@ -147,7 +156,8 @@ class RoundRecord(_Record):
     """Everything a round reports: numbers only. Round 0 has a validation and nothing else.
 
     ``reward``, ``accuracy`` and ``outcomes`` count every sampled answer, those of groups without signal too.
-    ``entropy`` is the mean negative log-probability of the sampled tokens, an unbiased estimate in nats.
+    ``entropy`` is the mean negative log-probability of the sampled tokens, an unbiased estimate in nats; None where
+    the sampler cannot tell it.
     """
 
     round: int

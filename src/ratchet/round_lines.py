@@ -40,6 +40,11 @@ def log_line(record: RoundRecord) -> str:
             f"steps={learned.steps} skipped={learned.skipped_steps}",
             "loss=none" if learned.loss is None else f"loss={learned.loss:.5f}",
         ]
+        if learned.importance_mean is not None and learned.sampler_gap is not None:
+            parts.append(
+                f"gap={learned.sampler_gap:.2e} importance={learned.importance_mean:.4f} "
+                f"largest={learned.importance_max:.4f} capped={learned.importance_capped:.4f}"
+            )
     parts += [
         f"validation={record.validation.accuracy:.4f} best_round={record.best_round}",
         f"sampling={seconds.sampling:.1f} grading={seconds.grading:.1f} update={seconds.update:.1f} "

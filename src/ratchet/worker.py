@@ -35,6 +35,7 @@ from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared, advice_on_rate, data_hash, highest_reward, prepare
 from ratchet.engine.rounds import Engine, StopReason, Task, When, diagnosis, number_of_rounds, train
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
+from ratchet.engine.sampler.choice import what_stops_vllm
 from ratchet.errors import (
     Conflict,
     DiskFull,
@@ -43,6 +44,7 @@ from ratchet.errors import (
     NotFinite,
     OutOfMemory,
     RatchetError,
+    SamplerFailed,
     VerifierFailing,
 )
 from ratchet.journal import RunFolder, write_atomically
@@ -56,6 +58,7 @@ _KEEPING: dict[type[RatchetError], Ending] = {
     VerifierFailing: "metric_failures",
     OutOfMemory: "out_of_memory",
     DiskFull: "disk_full",
+    SamplerFailed: "sampler_failed",
     NotFinite: "not_finite",
 }
 _WHY: dict[Ending, str] = {
@@ -64,6 +67,7 @@ _WHY: dict[Ending, str] = {
     "time_limit": "The time limit came near.",
     "stopped": "Stopped as asked.",
 }
+_RESUMABLE = ("stopped", "out_of_memory", "disk_full", "sampler_failed", "error", "metric_failures")
 _PINNED = ("ratchet-rl", "torch", "transformers", "peft")
 
 
@@ -164,7 +168,7 @@ def refuse_ended(folder: RunFolder) -> None:
         Conflict: it completed, failed for want of a signal, or used up its time.
     """
     ended = [event for event in folder.events() if event["event"] == "ended"]
-    if not ended or ended[-1]["ending"] in ("stopped", "out_of_memory", "disk_full", "error", "metric_failures"):
+    if not ended or ended[-1]["ending"] in _RESUMABLE:
         return
     status = str(ended[-1]["status"]).replace("_", " ")
     raise Conflict(
@@ -176,6 +180,7 @@ def refuse_ended(folder: RunFolder) -> None:
 def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
     """Set up engine and task, run the rounds, and turn what keeps an adapter into an ending."""
     config = prepared.config
+    engine: Engine | None = None
     try:
         with session.phase("loading the model"):
             session.watch.on_progress("loading", 0, 1)
@@ -198,7 +203,7 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
             with session.phase("scoring the held-out problems"):
                 _score_before(session, engine, prepared, grader)
         ending, message = _trained(session, config, engine, task, resumed)
-        if ending not in ("stopped", "disk_full", "out_of_memory"):
+        if ending not in ("stopped", "disk_full", "out_of_memory", "sampler_failed"):
             _score_best(session, engine, prepared, grader)
         return ending, message
     except Interrupted as interrupted:
@@ -207,6 +212,8 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
         # Before or after the rounds of a session that knows an adapter, such as a resumed one on a full disk.
         return _keeping(session, error)
     finally:
+        if engine:
+            engine.sampler.close()
         prepared.verifier.close()
 
 
@@ -232,10 +239,9 @@ def _keeping(session: _Session, error: RatchetError) -> tuple[Ending, str]:
 
 def _engine(session: _Session, prepared: Prepared, policy: Policy) -> Engine:
     """Build optimizer and sampler with what was fixed for the run, fixing it now if this is its first start."""
-    config = prepared.config
     fixed = _fixed(session, prepared, policy)
     torch.set_num_threads(fixed["threads"])
-    engine = new_engine(config, policy, Plan.stored(fixed))
+    engine = new_engine(prepared, policy, Plan.stored(fixed), lambda text: session.event("note", text=text))
     return replace(engine, sampler=_CountingSampler(engine.sampler, session.watch))
 
 
@@ -253,7 +259,8 @@ def _fixed(session: _Session, prepared: Prepared, policy: Policy) -> dict[str, A
         ):
             if was != now:
                 raise Conflict(f"The run's {what} was {was} and is now {now}: it cannot go on to the same result.")
-        if fixed["versions"] != versions:
+        _refuse_other_sampler(fixed["sampler"]["backend"], prepared.config, policy)
+        if fixed["versions"] != {**versions, **_sampler_version(fixed)}:
             session.event("note", text="Package versions differ from the run's start: results may differ.")
         return fixed
     fixed = {
@@ -264,10 +271,27 @@ def _fixed(session: _Session, prepared: Prepared, policy: Policy) -> dict[str, A
         "attention": policy.model.config._attn_implementation,
         "threads": torch.get_num_threads(),
         **Plan.fitted(prepared, policy).as_record(),
-        "versions": versions,
     }
+    fixed["versions"] = {**versions, **_sampler_version(fixed)}
     folder.write_run({**record, "fixed": fixed})
+    if fixed["sampler"]["backend"] == "vllm" or policy.device.type == "cuda":
+        session.event("note", text=f"Answers are sampled by {fixed['sampler']['backend']}: {fixed['sampler']['why']}")
     return fixed
+
+
+def _refuse_other_sampler(backend: str, config: RunConfig, policy: Policy) -> None:
+    """Refuse to go on with another sampler than before: it would draw other answers."""
+    if backend == "vllm" and (obstacle := what_stops_vllm(config.sampler, policy.device, policy.files)):
+        raise Conflict(f"The run's answers were sampled by vLLM, which cannot go on here: {obstacle}")
+
+
+def _sampler_version(fixed: dict[str, Any]) -> dict[str, str]:
+    """Return which vLLM is installed, by its package's name, where the run uses it."""
+    if fixed["sampler"]["backend"] != "vllm":
+        return {}
+    # The builds for a CPU go by another name.
+    names = metadata.packages_distributions().get("vllm", [])
+    return {name: metadata.version(name) for name in sorted(set(names))}
 
 
 def _resumed(session: _Session, engine: Engine, stream: PromptStream) -> Progress | None:
@@ -358,7 +382,7 @@ def _score_best(session: _Session, engine: Engine, prepared: Prepared, grader: G
         summary, rollouts = _score_heldout(engine, prepared, grader, _give_up_if(session))
         session.folder.write_heldout(_heldout_rows(prepared, rollouts))
         session.heldout_after = _heldout_event(session, "after", summary)
-    except (Interrupted, OutOfMemory, DiskFull, NotFinite) as error:
+    except (Interrupted, OutOfMemory, DiskFull, NotFinite, SamplerFailed) as error:
         with suppress(DiskFull):
             session.event("note", text=f"The held-out problems were not scored at the end ({error.code}).")
 
@@ -495,6 +519,9 @@ class _CountingSampler:
 
     def rest(self) -> None:
         self._sampler.rest()
+
+    def close(self) -> None:
+        self._sampler.close()
 
 
 @contextmanager

@@ -83,6 +83,12 @@ class ScriptedSampler:
                 yield Sampled(place, answer, completion(word, seed=answer + 10 * place))
                 check()
 
+    def rest(self):
+        self.calls.append("rest")
+
+    def close(self):
+        self.calls.append("close")
+
 
 class Rounds:
     """A run of scripted rounds: what it is given, and what it did."""

@@ -5,6 +5,7 @@ and holds just what the method reads. TRL pads answers into rows; we do not.
 """
 
 from collections import defaultdict
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -55,6 +56,13 @@ def rows(tokens):
     return pad_sequence(tokens.split(LENGTHS), batch_first=True, padding_value=-0.123)
 
 
+def corrected(batch):
+    """Return the batch with an importance for each token, some of them at a cap of 2."""
+    generator = torch.Generator().manual_seed(1)
+    ratios = torch.randn(sum(LENGTHS), generator=generator, dtype=torch.float64).exp()
+    return replace(batch, importance=ratios.clamp(max=2.0))
+
+
 def trl_loss(batch, rl):
     """Return TRL's loss of one optimizer step that consists of this batch alone, and the metrics it logs."""
     trainer = object.__new__(GRPOTrainer)
@@ -68,8 +76,9 @@ def trl_loss(batch, rl):
     trainer.args = SimpleNamespace(steps_per_generation=1, delta=None, use_bias_correction_kl=False)
     trainer._metrics = {"train": defaultdict(list)}
     # What we do not have, switched off as by TRL's defaults.
-    trainer.aux_loss_enabled = trainer._entropy_bonus_enabled = trainer.use_vllm = False
+    trainer.aux_loss_enabled = trainer._entropy_bonus_enabled = False
     trainer.top_entropy_quantile, trainer.off_policy_mask_threshold = 1.0, None
+    trainer.use_vllm = trainer.vllm_importance_sampling_correction = batch.importance is not None
     # What is compared. TRL has no loss type of the name gspo.
     trainer.loss_type = "grpo" if rl.loss == "gspo" else rl.loss
     trainer.importance_sampling_level = "sequence" if rl.loss == "gspo" else "token"
@@ -86,6 +95,8 @@ def trl_loss(batch, rl):
         "ref_per_token_logps": rows(batch.reference_logprobs),
         "num_items_in_batch": mask.sum(),
     }
+    if batch.importance is not None:
+        inputs["importance_sampling_ratio"] = rows(batch.importance)
     loss = trainer._compute_loss(trainer.model, inputs)
     return loss, {name: values[0] for name, values in trainer._metrics["train"].items()}
 
@@ -99,6 +110,7 @@ def chosen(batch, answers):
         reference_logprobs=batch.reference_logprobs[tokens],
         advantages=batch.advantages[answers],
         answer_index=torch.tensor([answers.index(answer) for answer in batch.answer_index[tokens].tolist()]),
+        importance=None if batch.importance is None else batch.importance[tokens],
     )
 
 
@@ -125,6 +137,27 @@ def test_value_and_gradient_are_trls(batch, totals, loss, beta):
     (their_gradient,) = torch.autograd.grad(theirs, batch.logprobs)
     assert their_gradient.ne(0).any()
     torch.testing.assert_close(our_gradient, their_gradient, **TOLERANCE)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("loss", ALL)
+def test_with_an_importance_value_and_gradient_are_trls(batch, totals, loss, beta):
+    plain, batch = batch, corrected(batch)
+    theirs, _ = trl_loss(batch, settings(loss, beta))
+    ours = sum(
+        policy_loss(chosen(batch, answers), totals, settings(loss, beta))[0] for answers in [[0, 3, 4], [5, 2, 1]]
+    )
+    torch.testing.assert_close(ours, theirs, **TOLERANCE)
+    (our_gradient,) = torch.autograd.grad(ours, batch.logprobs)
+    (their_gradient,) = torch.autograd.grad(theirs, batch.logprobs)
+    torch.testing.assert_close(our_gradient, their_gradient, **TOLERANCE)
+    # It matters to the surrogate, and not to the KL: what beta adds is the same with and without it.
+    assert abs(ours - policy_loss(plain, totals, settings(loss, beta))[0]) > 1e-3
+    kl = [
+        policy_loss(b, totals, settings(loss, 0.1))[0] - policy_loss(b, totals, settings(loss, 0.0))[0]
+        for b in (plain, batch)
+    ]
+    torch.testing.assert_close(kl[0], kl[1], **TOLERANCE)
 
 
 @pytest.mark.parametrize(

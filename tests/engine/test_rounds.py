@@ -26,7 +26,7 @@ def test_a_round_samples_grades_updates_validates_and_reports_in_this_order():
     rounds = Rounds(training=[MIXED], validation=accuracies(2, 3), rounds=1)
     assert rounds.run() == "all_rounds"
     order = [call for call in rounds.calls if isinstance(call, str)]
-    assert order == ["validate", "report 0", "sample", "update", "validate", "report 1"]
+    assert order == ["validate", "report 0", "sample", "rest", "update", "validate", "report 1"]
     assert len([call for call in rounds.calls if call[0] == "grade"]) == 4 + 2 * 2 + 4
 
 

@@ -1,7 +1,8 @@
 """The update: against a slow one written here, whatever the micro-batches, with its endings, and that it learns."""
 
 import copy
-from math import inf, nan
+from dataclasses import replace
+from math import exp, inf, nan
 
 import pytest
 import torch
@@ -200,10 +201,10 @@ def test_the_gradient_is_limited_in_norm_and_reported_as_it_was():
     assert seen == [pytest.approx(free / 10, rel=1e-4)]
 
 
-def sampled_groups(policy, temperature=0.7):
+def sampled_groups(policy, temperature=0.7, top_p=0.9):
     prompt = random_ids(6)
     stream = InProcessSampler(policy, 1 << 20).sample(
-        [SampleRequest(prompt, 4, (0, 1, 1))], SamplingSettings(temperature, top_p=0.9), 12, nothing
+        [SampleRequest(prompt, 4, (0, 1, 1))], SamplingSettings(temperature, top_p=top_p), 12, nothing
     )
     completions = [one.completion for one in sorted(stream, key=lambda one: one.answer)]
     rollouts = [Rollout(c, Grade(float(i), "graded"), 0.0, float(i)) for i, c in enumerate(completions)]
@@ -228,6 +229,96 @@ def test_the_gap_shows_a_sampler_that_differs_and_is_measured_before_the_first_s
     assert learned.sampler_gap < 1e-5
 
 
+# --- a sampler that differs ------------------------------------------------------------------------------------------
+
+
+def drawn_by_another(groups, shift, full=None):
+    """Return the groups as if their sampler had found every token ``exp(shift)`` times as likely as the policy does."""
+    return [
+        replace(
+            group,
+            rollouts=tuple(
+                replace(
+                    r,
+                    completion=replace(
+                        r.completion, logprobs=tuple(p + shift for p in r.completion.logprobs), full_logprobs=full
+                    ),
+                )
+                for r in group.rollouts
+            ),
+        )
+        for group in groups
+    ]
+
+
+NUCLEUS_RL = {"temperature": 0.7, "top_p": 0.9}
+
+
+@pytest.mark.parametrize("rows", [{"plain_rows": True}, {"plain_rows": False}, {"micro_batch_tokens": 1}])
+def test_a_sampler_that_agrees_is_corrected_by_1(rows):
+    # The sampler's own log-probabilities are under the nucleus; so must be the trainer's that they are compared with.
+    policy, uncorrected = tiny_policy(), tiny_policy()
+    groups = drawn_by_another(sampled_groups(policy), 0.0)
+    learner = learner_of(policy, **NUCLEUS_RL, **rows)
+    learner.importance_cap = 2.0
+    learned = update(learner, groups, nothing)
+    assert learned.sampler_gap < 1e-5
+    assert learned.importance_mean == pytest.approx(1, abs=1e-5)
+    assert learned.importance_max == pytest.approx(1, abs=1e-4)
+    assert learned.importance_capped == 0
+    plain = update(learner_of(uncorrected, **NUCLEUS_RL, **rows), sampled_groups(uncorrected), nothing)
+    assert (plain.importance_mean, plain.importance_max, plain.importance_capped) == (None, None, None)
+    assert learned.loss == pytest.approx(plain.loss, abs=1e-5)
+    assert learned.gradient_norm == pytest.approx(plain.gradient_norm, rel=1e-4)
+
+
+def test_against_the_untruncated_distribution_the_same_sampler_would_seem_to_differ():
+    policy = tiny_policy()
+    learner = learner_of(policy, temperature=0.7)  # no nucleus on the trainer's side
+    learner.importance_cap = 2.0
+    learned = update(learner, drawn_by_another(sampled_groups(policy), 0.0), nothing)
+    assert learned.sampler_gap > 0.01
+    assert learned.importance_mean < 0.99
+
+
+@pytest.mark.parametrize(
+    ("shift", "cap", "weight", "capped"),
+    [(-0.5, 2.0, exp(0.5), 0.0), (-0.5, 1.2, 1.2, 1.0), (0.5, 2.0, exp(-0.5), 0.0)],
+)
+def test_the_gradient_is_weighed_by_the_ratio_up_to_the_cap(shift, cap, weight, capped):
+    norms = []
+    for given_shift in (0.0, shift):
+        policy = tiny_policy()
+        learner = learner_of(policy, **NUCLEUS_RL)
+        learner.importance_cap = cap
+        learned = update(learner, drawn_by_another(sampled_groups(policy), given_shift), nothing)
+        norms.append(learned.gradient_norm)
+    assert norms[1] == pytest.approx(weight * norms[0], rel=1e-4)
+    assert learned.importance_mean == pytest.approx(exp(-shift), abs=1e-4)
+    assert learned.importance_max == pytest.approx(exp(-shift), abs=1e-3)
+    assert learned.importance_capped == capped
+    assert learned.sampler_gap == pytest.approx(0.5, abs=1e-4)
+
+
+@pytest.mark.parametrize("rl", [NUCLEUS_RL, {"temperature": 0.7}])
+def test_the_ratio_refers_to_the_round_s_start_in_every_step(rl):
+    policy = tiny_policy()
+    sampling = SamplingSettings(0.7, top_p=rl.get("top_p", 1.0))
+    groups = drawn_by_another(sampled_groups(policy, top_p=sampling.top_p) * 3, -0.5)
+    learner = learner_of(policy, rate=0.1, batch_size=4, **rl)
+    learner.importance_cap = 2.0
+    learned = update(learner, groups, nothing)
+    assert learned.steps == 3
+    assert learned.importance_mean == pytest.approx(exp(0.5), abs=1e-4)
+    assert learned.importance_max == pytest.approx(exp(0.5), abs=1e-3)
+
+
+def test_a_sampler_that_cannot_tell_the_full_log_probabilities_must_be_corrected():
+    policy = tiny_policy()
+    with pytest.raises(ValueError, match="importance cap"):
+        update(learner_of(policy), drawn_by_another(sampled_groups(policy), 0.0), nothing)
+
+
 def test_no_group_is_no_step():
     policy = tiny_policy()
     learner = learner_of(policy)
@@ -241,6 +332,9 @@ def test_no_group_is_no_step():
         "kl": None,
         "clip_fraction": None,
         "sampler_gap": None,
+        "importance_mean": None,
+        "importance_max": None,
+        "importance_capped": None,
         "tokens": 0,
     }
     assert_equal(weights_of(policy), before)

@@ -39,7 +39,7 @@ def rounds_table(records: list[RoundRecord]) -> Table:
                 str(record.outcomes.get("cut_off", 0)),
                 str(record.outcomes.get("unparseable", 0)),
                 f"{record.answer_tokens or 0:.0f}",
-                f"{record.entropy or 0:.3f}",
+                "?" if record.entropy is None else f"{record.entropy:.3f}",
             ]
         cells.append(f"{record.seconds.total:.1f}")
         table.add_row(*cells, style="bold" if number.endswith("*") else None)

@@ -3,19 +3,18 @@
 In one place, so that what is measured (benchmarks/) is what the worker runs. Loads no model and writes no file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ratchet.config import RunConfig
 from ratchet.engine.logprobs import RowForward, chosen_forward
 from ratchet.engine.memory import Budgets, fitted_budgets
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import Engine
-from ratchet.engine.sampler.decoder_batch import BatchKind, batches_of, chosen_kind
-from ratchet.engine.sampler.in_process import InProcessSampler
+from ratchet.engine.sampler.choice import Choice, choose, make_sampler
+from ratchet.engine.sampler.decoder_batch import BatchKind, chosen_kind
 from ratchet.engine.update import Learner, new_optimizer
 
 
@@ -26,6 +25,7 @@ class Plan:
     budgets: Budgets
     forward: RowForward
     batches: BatchKind
+    sampler: Choice
 
     @classmethod
     def fitted(cls, prepared: Prepared, policy: Policy) -> "Plan":
@@ -37,20 +37,40 @@ class Plan:
             sampling_tokens=rl.sampling_tokens or fitted.sampling_tokens,
         )
         prompts = [encoded.token_ids for encoded in prepared.train[:2]]
-        return cls(budgets, chosen_forward(policy, _trial_answers(prompts)), chosen_kind(policy, prompts))
+        return cls(
+            budgets=budgets,
+            forward=chosen_forward(policy, _trial_answers(prompts)),
+            batches=chosen_kind(policy, prompts),
+            sampler=choose(prepared.config.sampler, policy.device, policy.files),
+        )
 
     @classmethod
     def stored(cls, record: dict[str, Any]) -> "Plan":
         """Return the plan that ``as_record`` stored."""
-        return cls(Budgets(**record["budgets"]), RowForward(**record["forward"]), record["batches"])
+        return cls(
+            budgets=Budgets(**record["budgets"]),
+            forward=RowForward(**record["forward"]),
+            batches=record["batches"],
+            sampler=Choice(**record["sampler"]),
+        )
 
     def as_record(self) -> dict[str, Any]:
         """Return the plan as plain data."""
         return asdict(self)
 
 
-def new_engine(config: RunConfig, policy: Policy, plan: Plan) -> Engine:
-    """Return the engine of a run, with an optimizer that has seen nothing yet."""
+def new_engine(
+    prepared: Prepared, policy: Policy, plan: Plan, note: Callable[[str], None] = lambda text: None
+) -> Engine:
+    """Return the engine of a run, with an optimizer that has seen nothing yet.
+
+    Args:
+        prepared: The run's settings and prompts.
+        policy: What learns.
+        plan: What was fixed for the run.
+        note: Told, in a sentence, what a user should know of the sampler later on.
+    """
+    config = prepared.config
     learner = Learner(
         policy=policy,
         settings=config.rl,
@@ -58,9 +78,19 @@ def new_engine(config: RunConfig, policy: Policy, plan: Plan) -> Engine:
         gradient_norm_limit=config.optimizer.gradient_norm_limit,
         micro_batch_tokens=plan.budgets.micro_batch_tokens,
         forward=plan.forward,
+        importance_cap=config.sampler.importance_cap if plan.sampler.backend == "vllm" else None,
     )
-    batches = batches_of(plan.batches, policy)
-    return Engine(policy, learner, InProcessSampler(policy, plan.budgets.sampling_tokens, batches))
+    longest = max(len(one.token_ids) for one in (*prepared.train, *prepared.validation, *prepared.heldout))
+    sampler = make_sampler(
+        plan.sampler.backend,
+        plan.batches,
+        policy,
+        config.sampler,
+        plan.budgets.sampling_tokens,
+        longest + config.rl.max_answer_tokens,
+        note,
+    )
+    return Engine(policy, learner, sampler)
 
 
 def _trial_answers(prompts: Sequence[tuple[int, ...]]) -> list[PackedAnswer]:

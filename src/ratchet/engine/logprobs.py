@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ratchet.engine.decoder.attention import layout
 from ratchet.engine.decoder.layer import Pass, last_norm, run_layers
-from ratchet.engine.distribution import scaled_logits, taken_logprobs
+from ratchet.engine.distribution import SamplingSettings, sampling_logprobs, scaled_logits, taken_logprobs
 from ratchet.engine.head import Head
 from ratchet.engine.memory import is_out_of_memory, out_of_memory_as
 from ratchet.engine.packing import PackedAnswer, PackedRow, pack
@@ -57,6 +57,14 @@ def answer_logprobs(policy: Policy, row: PackedRow, temperature: float, forward:
     if forward.head == "chunked":
         return policy_head(policy).logprobs(row_states(policy, row, forward), row.targets, temperature)
     return taken_logprobs(scaled_logits(row_logits(policy, row), temperature), row.targets)
+
+
+def drawn_logprobs(policy: Policy, row: PackedRow, settings: SamplingSettings, forward: RowForward) -> Tensor:
+    """Return the answer tokens' log-probabilities under the sampling distribution, (N,), without gradients."""
+    with torch.no_grad():
+        if forward.head == "chunked":
+            return policy_head(policy).sampling_logprobs(row_states(policy, row, forward), row.targets, settings)
+        return sampling_logprobs(row_logits(policy, row), row.targets, settings)
 
 
 def row_logits(policy: Policy, row: PackedRow) -> Tensor:

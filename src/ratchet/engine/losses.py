@@ -1,7 +1,7 @@
 """Losses: from log-probabilities and advantages of a micro-batch to its share of the step's loss.
 
-Every loss is a sum over tokens, ``sum_t weight_t * (surrogate_t + beta * k3_t)``, of a surrogate (what a token's
-ratio and advantage make of it) and a weight (what the sum is divided by). ``LOSSES`` says which go together:
+Every loss is a sum over tokens, ``sum_t weight_t * (importance_t * surrogate_t + beta * k3_t)``, of a surrogate (what
+a token's ratio and advantage make of it) and a weight (what the sum is divided by). ``LOSSES`` says which go together:
 
     loss      surrogate              weight of a token of answer i   source
     grpo      clipped_token_ratio    1 / (answers * |i|)             Shao et al. 2024, arXiv:2402.03300, section 4.1.1
@@ -14,8 +14,8 @@ Counts are those of the whole optimizer step, after groups without signal were d
 micro-batches add up to the same loss however it is split. The papers' outer mean over prompts with a mean over their
 G answers inside is the mean over answers, since every prompt has G.
 
-Tensor arithmetic only: no model, no padding, no optimizer. The correction for a sampler that differs from the trainer
-is not here.
+Tensor arithmetic only: no model, no padding, no optimizer. The importance, which corrects for a sampler that differs
+from the trainer (``importance.py``), is 1 where it is not given.
 
 Dimensions: N tokens of the micro-batch, A answers in it.
 """
@@ -45,6 +45,7 @@ class TokenBatch:
     reference_logprobs: Tensor | None  # (N,) the reference policy; needed only if beta > 0
     advantages: Tensor  # (A,) one per answer
     answer_index: Tensor  # (N,) int64: which answer (0..A-1) a token belongs to, in any order
+    importance: Tensor | None = None  # (N,) constants that the surrogate, not the KL, is multiplied by
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class LossRule:
     surrogate: Callable[[TokenBatch, Clip], Surrogate]
     weights: Callable[[TokenBatch, StepTotals], Tensor]  # (N,), equal within an answer
     advantage_scale: AdvantageScale
+    importance: Callable[[Tensor, TokenBatch], Tensor] = lambda importance, batch: importance  # (N,) to (N,)
 
 
 def policy_loss(batch: TokenBatch, totals: StepTotals, settings: RlSettings) -> tuple[Tensor, LossStats]:
@@ -134,6 +136,8 @@ def policy_loss(batch: TokenBatch, totals: StepTotals, settings: RlSettings) -> 
     rule = LOSSES[settings.loss]
     surrogate = rule.surrogate(batch, Clip(settings.clip_low, settings.clip_high))
     loss, kl_sum = surrogate.loss, None
+    if batch.importance is not None:
+        loss = loss * rule.importance(batch.importance.detach(), batch)
     if settings.beta > 0:
         kl = k3(batch)  # (N,)
         loss = loss + settings.beta * kl
@@ -228,11 +232,19 @@ def per_longest_answer(batch: TokenBatch, totals: StepTotals) -> Tensor:
     return torch.full_like(batch.logprobs, 1.0 / (totals.answers * totals.max_answer_tokens))
 
 
+def mean_importance(importance: Tensor, batch: TokenBatch) -> Tensor:
+    """Give each token the mean importance of its answer: where an answer has one ratio it has one weight. (N,).
+
+    The value is the same as with a weight a token; the gradient is then that of the value, as in TRL.
+    """
+    return _mean_per_answer(importance, batch)[batch.answer_index]
+
+
 LOSSES: Mapping[Loss, LossRule] = {
     "grpo": LossRule(clipped_token_ratio, per_answer, "group_std"),
     "dapo": LossRule(clipped_token_ratio, per_token, "group_std"),
     "dr_grpo": LossRule(clipped_token_ratio, per_longest_answer, "none"),
-    "gspo": LossRule(clipped_answer_ratio, per_answer, "group_std"),
+    "gspo": LossRule(clipped_answer_ratio, per_answer, "group_std", mean_importance),
     "cispo": LossRule(bounded_weight, per_token, "group_std"),
 }
 
@@ -267,7 +279,7 @@ def _check(batch: TokenBatch) -> None:
     shape = batch.logprobs.shape
     if batch.logprobs.ndim != 1 or not len(batch.logprobs):
         raise ValueError(f"logprobs must be (tokens >= 1,), got {tuple(shape)}")
-    for name in ("old_logprobs", "reference_logprobs", "answer_index"):
+    for name in ("old_logprobs", "reference_logprobs", "answer_index", "importance"):
         tensor = getattr(batch, name)
         if tensor is not None and tensor.shape != shape:
             raise ValueError(f"{name} must be {tuple(shape)} like logprobs, got {tuple(tensor.shape)}")

@@ -15,6 +15,7 @@ from ratchet.engine.chat import Chat
 from ratchet.engine.evaluate import EncodedPrompt
 from ratchet.engine.model_files import ModelFiles, model_config
 from ratchet.engine.policy import chosen_device, load_chat
+from ratchet.engine.sampler.choice import refuse_absent
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 from ratchet.records import Prompt
 from ratchet.verifiers import compile_pattern, make_verifier
@@ -53,6 +54,7 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None) -> Pr
     """
     config = config.resolved()
     chosen_device(config.device)
+    refuse_absent(config.sampler)
     if config.reward.format_bonus == "pattern" and config.reward.format_pattern:
         compile_pattern(config.reward.format_pattern)
     dataset = load(

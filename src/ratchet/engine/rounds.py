@@ -38,7 +38,7 @@ from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.update import Learner, update
 from ratchet.errors import Interrupted, NoLearningSignal
-from ratchet.records import Ending, Group, Learned, RoundRecord, Seconds, Validation
+from ratchet.records import Ending, Group, Learned, Rollout, RoundRecord, Seconds, Validation
 
 # Draws of a round at most, with dynamic sampling. DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.2) draws until
 # the batch is full; a bound keeps a task that has become easy from drawing for ever.
@@ -93,7 +93,8 @@ def train(
 
     Raises:
         Interrupted: the round under way was given up.
-        VerifierFailing, OutOfMemory, NotFinite, NoLearningSignal: see ``errors.py``. Rounds reported so far stand.
+        VerifierFailing, OutOfMemory, NotFinite, NoLearningSignal, SamplerFailed: see ``errors.py``. Rounds reported
+            so far stand.
     """
     check = _checker(why_stop)
     progress = resumed or _round_zero(config, engine, task, report, check)
@@ -107,8 +108,8 @@ def train(
         groups, seconds = _rollouts(config, engine, task, number, check)
         informative = [group for group in groups if has_signal(group)]
         sampled_at = perf_counter()
-        engine.sampler.rest()
         engine.learner.skipped_in_a_row = progress.skipped_in_a_row
+        engine.sampler.rest()
         learned = update(engine.learner, informative, check)
         updated_at = perf_counter()
         validation, _ = score(engine.sampler, task.grader, task.validation, config.rl.max_answer_tokens, check)
@@ -226,7 +227,6 @@ def _record(
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     count = len(rollouts)
     tokens = sum(len(rollout.completion.token_ids) for rollout in rollouts)
-    logprob_sum = sum(sum(rollout.completion.full_logprobs) for rollout in rollouts)
     is_best = validation.accuracy > previous.best_accuracy
     return RoundRecord(
         round=number,
@@ -244,9 +244,15 @@ def _record(
         outcomes=outcome_counts(rollouts),
         failures=failure_counts(rollouts),
         answer_tokens=tokens / count,
-        entropy=-logprob_sum / tokens,
+        entropy=_entropy(rollouts, tokens),
         learned=learned,
     )
+
+
+def _entropy(rollouts: Sequence[Rollout], tokens: int) -> float | None:
+    """Estimate the policy's entropy at the sampled tokens, in nats; None where the sampler cannot tell."""
+    known = [r.completion.full_logprobs for r in rollouts if r.completion.full_logprobs is not None]
+    return -sum(map(sum, known)) / tokens if len(known) == len(rollouts) else None
 
 
 def _signal_ending(records: Sequence[RoundRecord], limit: int) -> Ending | None:

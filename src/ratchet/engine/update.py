@@ -4,8 +4,10 @@ A step's loss is summed over micro-batches of whole answers; since all denominat
 cut into micro-batches changes memory and time, not the result. A loss or gradient that is not finite skips its step;
 two in a row end the run.
 
-Left out on purpose: no second pass over the same rollouts, no learning-rate schedule, and no correction for a sampler
-that differs from the trainer; how far they differ is reported as ``sampler_gap``.
+How far the sampler's log-probabilities are from the trainer's is reported as ``sampler_gap``; where the sampler is an
+engine of its own, the truncated importance ratio corrects for it (``importance.py``).
+
+Left out on purpose: no second pass over the same rollouts, no learning-rate schedule.
 
 Dimensions: P informative groups, G answers each, N answer tokens of a micro-batch, A its answers.
 """
@@ -21,20 +23,25 @@ from torch import Tensor
 
 from ratchet.config import OptimizerSettings, RlSettings
 from ratchet.engine.advantages import group_advantages
-from ratchet.engine.logprobs import RowForward, answer_logprobs
+from ratchet.engine.distribution import SamplingSettings
+from ratchet.engine.importance import ImportanceStats, truncated_importance
+from ratchet.engine.logprobs import RowForward, answer_logprobs, drawn_logprobs
 from ratchet.engine.losses import LOSSES, LossStats, StepTotals, TokenBatch, policy_loss
 from ratchet.engine.memory import out_of_memory_as
 from ratchet.engine.packing import PackedAnswer, PackedRow, pack
 from ratchet.engine.policy import Policy
 from ratchet.errors import NotFinite
-from ratchet.records import Group, Learned
+from ratchet.records import Group, Learned, Rollout
 
 _SKIPS_ALLOWED = 1  # in a row
 
 
 @dataclass
 class Learner:
-    """The optimizer with the settings of its steps. ``skipped_in_a_row`` lives on between rounds."""
+    """The optimizer with the settings of its steps. ``skipped_in_a_row`` lives on between rounds.
+
+    ``importance_cap`` is None where the sampler computes with the policy's own model: there is nothing to correct.
+    """
 
     policy: Policy
     settings: RlSettings
@@ -43,6 +50,7 @@ class Learner:
     micro_batch_tokens: int
     forward: RowForward
     skipped_in_a_row: int = 0
+    importance_cap: float | None = None
 
 
 @dataclass
@@ -56,6 +64,7 @@ class _Sums:
     stats: LossStats = field(default_factory=LossStats)
     gap_sum: float = 0.0
     gap_tokens: int = 0
+    importance: ImportanceStats = field(default_factory=ImportanceStats)
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,15 @@ class _Answer:
 
     packed: PackedAnswer
     advantage: float
-    sampled_logprobs: tuple[float, ...]
+    sampled_logprobs: tuple[float, ...]  # under the temperature alone; with a correction, under what it was drawn from
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Log-probabilities at the round's start by answer number, each None where the step's own pass gives them."""
+
+    full: dict[int, Tensor] | None  # temperature-scaled
+    drawn: dict[int, Tensor] | None  # under the distribution the answers were drawn from
 
 
 def new_optimizer(policy: Policy, learning_rate: float, settings: OptimizerSettings) -> torch.optim.AdamW:
@@ -99,7 +116,7 @@ def update(learner: Learner, groups: Sequence[Group], check: Callable[[], None])
         NotFinite: the second step in a row whose loss or gradient is not finite.
         OutOfMemory: with stage "update".
     """
-    answers = _answers(groups, learner.settings)
+    answers = _answers(groups, learner)
     group_size = learner.settings.answers_per_prompt
     per_step = learner.settings.batch_size or max(len(answers), group_size)
     steps = [answers[start : start + per_step] for start in range(0, len(answers), per_step)]
@@ -107,8 +124,9 @@ def update(learner: Learner, groups: Sequence[Group], check: Callable[[], None])
     with out_of_memory_as("update"), _same_sums_each_time():
         # With a single step the policy is still the one that sampled, and every ratio is exactly 1.
         old = None if len(steps) <= 1 else _old_logprobs(learner, steps, check)
+        drawn = _drawn_logprobs(learner, steps, check)
         for step in steps:
-            _step(learner, step, old, sums, check)
+            _step(learner, step, _Start(old, drawn), sums, check)
     return _learned(sums)
 
 
@@ -136,16 +154,27 @@ def _same_sums_each_time() -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
-def _answers(groups: Sequence[Group], settings: RlSettings) -> list[_Answer]:
+def _answers(groups: Sequence[Group], learner: Learner) -> list[_Answer]:
     if not groups:
         return []
+    settings = learner.settings
     rewards = torch.tensor([[r.reward for r in group.rollouts] for group in groups], dtype=torch.float64)  # (P, G)
     advantages = group_advantages(rewards, scale=LOSSES[settings.loss].advantage_scale).flatten().tolist()
-    sampled = [rollout.completion.full_logprobs for group in groups for rollout in group.rollouts]
+    sampled = [_sampled_logprobs(rollout, learner) for group in groups for rollout in group.rollouts]
     return [
         _Answer(packed, advantage, logprobs)
         for packed, advantage, logprobs in zip(packed_answers(groups), advantages, sampled, strict=True)
     ]
+
+
+def _sampled_logprobs(rollout: Rollout, learner: Learner) -> tuple[float, ...]:
+    """Return what the sampler reported, to be compared with the trainer's under the same distribution."""
+    completion = rollout.completion
+    if learner.importance_cap is not None:
+        return completion.logprobs
+    if completion.full_logprobs is None:
+        raise ValueError("a sampler without full log-probabilities needs an importance cap")
+    return completion.full_logprobs
 
 
 def _rows(learner: Learner, step: Sequence[_Answer]) -> list[PackedRow]:
@@ -170,10 +199,30 @@ def _old_logprobs(learner: Learner, steps: Sequence[Sequence[_Answer]], check: C
     return old
 
 
+def _drawn_logprobs(
+    learner: Learner, steps: Sequence[Sequence[_Answer]], check: Callable[[], None]
+) -> dict[int, Tensor] | None:
+    """Return the round's starting log-probabilities under the sampling distribution, by answer number.
+
+    None where they are not needed, or are those under the temperature alone.
+    """
+    sampling = SamplingSettings.of(learner.settings)
+    if learner.importance_cap is None or not sampling.truncates:
+        return None
+    drawn: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for row in (row for step in steps for row in _rows(learner, step)):
+            check()
+            logprobs = drawn_logprobs(learner.policy, row, sampling, learner.forward)
+            lengths = torch.bincount(row.answer_index).tolist()
+            drawn.update(zip(row.numbers, logprobs.split_with_sizes(lengths), strict=True))
+    return drawn
+
+
 def _step(
     learner: Learner,
     step: Sequence[_Answer],
-    old: dict[int, Tensor] | None,
+    start: _Start,
     sums: _Sums,
     check: Callable[[], None],
 ) -> None:
@@ -190,16 +239,18 @@ def _step(
     for row in _rows(learner, step):
         check()
         logprobs = answer_logprobs(learner.policy, row, settings.temperature, learner.forward)  # (N,)
-        if sums.steps == 0:
+        if sums.steps == 0 and learner.importance_cap is None:
             _add_gap(sums, logprobs, row, by_number)
+        old = _of_row(start.full, row, logprobs.detach())
         batch = TokenBatch(
             logprobs=logprobs,
-            old_logprobs=logprobs.detach() if old is None else torch.cat([old[number] for number in row.numbers]),
+            old_logprobs=old,
             reference_logprobs=_reference_logprobs(learner, row),
             advantages=torch.tensor([by_number[n].advantage for n in row.numbers], dtype=logprobs.dtype).to(
                 logprobs.device
             ),
             answer_index=row.answer_index,
+            importance=_importance(learner, sums, _of_row(start.drawn, row, old), row, by_number),
         )
         loss, row_stats = policy_loss(batch, totals, settings)
         # torch's own functions carry no types.
@@ -236,6 +287,23 @@ def _reference_logprobs(learner: Learner, row: PackedRow) -> Tensor | None:
         return answer_logprobs(learner.policy, row, learner.settings.temperature, learner.forward)
 
 
+def _of_row(by_number: dict[int, Tensor] | None, row: PackedRow, otherwise: Tensor) -> Tensor:
+    """Join the tensors of a row's answers, (N,)."""
+    return otherwise if by_number is None else torch.cat([by_number[number] for number in row.numbers])
+
+
+def _importance(
+    learner: Learner, sums: _Sums, trainer: Tensor, row: PackedRow, by_number: dict[int, _Answer]
+) -> Tensor | None:
+    """Return the weights that correct for the sampler, (N,), and add up their size; None where nothing is corrected."""
+    if learner.importance_cap is None:
+        return None
+    sampled = [value for number in row.numbers for value in by_number[number].sampled_logprobs]
+    weights, stats = truncated_importance(trainer, trainer.new_tensor(sampled), learner.importance_cap)
+    sums.importance += stats
+    return weights
+
+
 def _add_gap(sums: _Sums, logprobs: Tensor, row: PackedRow, by_number: dict[int, _Answer]) -> None:
     """Compare with what the sampler reported, while the policy is still the one that sampled."""
     sampled = [value for number in row.numbers for value in by_number[number].sampled_logprobs]
@@ -246,6 +314,9 @@ def _add_gap(sums: _Sums, logprobs: Tensor, row: PackedRow, by_number: dict[int,
 def _learned(sums: _Sums) -> Learned:
     applied = len(sums.losses)
     tokens = sums.stats.tokens
+    corrected = sums.importance
+    if corrected.tokens:
+        sums.gap_sum, sums.gap_tokens = corrected.gap_sum, corrected.tokens
     return Learned(
         steps=applied,
         skipped_steps=sums.skipped,
@@ -254,5 +325,8 @@ def _learned(sums: _Sums) -> Learned:
         kl=sums.stats.kl_sum / tokens if sums.stats.kl_sum is not None and tokens else None,
         clip_fraction=sums.stats.clipped_tokens / tokens if tokens else None,
         sampler_gap=sums.gap_sum / sums.gap_tokens if sums.gap_tokens else None,
+        importance_mean=corrected.ratio_sum / corrected.tokens if corrected.tokens else None,
+        importance_max=corrected.ratio_max if corrected.tokens else None,
+        importance_capped=corrected.capped_tokens / corrected.tokens if corrected.tokens else None,
         tokens=tokens,
     )

@@ -54,11 +54,14 @@ class Sampler(Protocol):
         """Yield every answer once, in the order in which they finish; close the generator to give up early.
 
         ``check`` is called between decoding steps and raises to give up. Raises OutOfMemory(stage="sampling"),
-        and NotFinite where the model's output is NaN or infinite.
+        NotFinite where the model's output is NaN or infinite, and SamplerFailed where an engine of its own died.
         """
 
     def rest(self) -> None:
-        """Let go of memory that sampling needs and the update may use. The next call takes it again."""
+        """Give back what memory it can until the next ``sample``: the update is about to need it. Never raises."""
+
+    def close(self) -> None:
+        """Give back everything for good."""
 
 
 __all__ = ["SampleRequest", "Sampled", "Sampler"]

@@ -60,6 +60,10 @@ class InProcessSampler:
         """Let go of memory that the next call can have again."""
         self._batches.rest()
 
+    def close(self) -> None:
+        """Let go of everything it holds beside the policy."""
+        self.rest()
+
     def sample(
         self,
         requests: Sequence[SampleRequest],
