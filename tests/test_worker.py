@@ -372,12 +372,6 @@ def test_a_run_that_vllm_sampled_does_not_go_on_without_it(copy):
         worker.run(copy)
 
 
-def test_a_run_from_before_there_was_a_choice_of_samplers_goes_on(reference, copy):
-    with_sampler(copy, None)
-    worker.run(copy)
-    assert_same_run(copy, reference[0])
-
-
 def test_no_learning_signal_fails_the_run_and_cannot_be_resumed(tmp_path):
     # The tiny model has never seen six pairs.
     config = small(data__pairs=6, no_signal_rounds=1)
