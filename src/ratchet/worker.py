@@ -195,7 +195,7 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
         )
         task = Task(stream, {e.prompt.id: e for e in prepared.train}, prepared.validation, grader)
         resumed = _resumed(session, engine, stream)
-        advice = advice_on_rate(config, sum(weight.numel() for weight in engine.policy.model.parameters()))
+        advice = advice_on_rate(config, engine.policy.model.get_base_model().num_parameters())
         for note in (*prepared.notes, *filter(None, [advice])):
             session.event("note", text=note)
         if resumed is None:
@@ -256,7 +256,8 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
     """Return what must stay the same over all sessions of a run; refuse to go on where it cannot."""
     folder = session.folder
     record = folder.read_run()
-    versions = {name: metadata.version(name) for name in _PINNED}
+    packages = _PINNED if config.quantization == "none" else (*_PINNED, "bitsandbytes")
+    versions = {name: metadata.version(name) for name in packages}
     if "fixed" in record:
         fixed: dict[str, Any] = record["fixed"]
         for what, was, now in (
