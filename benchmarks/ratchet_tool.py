@@ -14,7 +14,7 @@ from workload import prompts_digest, reward
 from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
 from ratchet.engine.logprobs import can_pack
-from ratchet.engine.memory import Budgets, fitted_budgets
+from ratchet.engine.memory import fitted_budgets
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared, prepare
@@ -95,8 +95,8 @@ def main() -> None:
 def new_engine(prepared: Prepared, policy: Policy) -> tuple[Engine, dict[str, Any]]:
     """Build learner and sampler as the worker does at the start of a run."""
     config = prepared.config
-    fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype, policy.merged_bytes)
-    budgets = Budgets(config.rl.micro_batch_tokens or fitted.micro_batch_tokens, fitted.sampling_tokens)
+    longest = max(len(one.token_ids) for one in prepared.train)
+    budgets = fitted_budgets(policy.memory_load(longest, config.rl.max_answer_tokens), policy.device, config.rl)
     prompts = [one.token_ids for one in prepared.train[:2]]
     trial = [PackedAnswer(prompt, prompt[-length:], length) for prompt in prompts for length in (5, 3, 4)]
     packs = can_pack(policy, trial)

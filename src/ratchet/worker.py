@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -31,10 +31,11 @@ from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.evaluate import score
 from ratchet.engine.grading import Grader
 from ratchet.engine.logprobs import can_pack
-from ratchet.engine.memory import Budgets, fitted_budgets
+from ratchet.engine.memory import Budgets, fitted_budgets, row_bytes, update_room
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared, advice_on_rate, data_hash, highest_reward, prepare
+from ratchet.engine.recompute import possible_setting, recompute_layers
 from ratchet.engine.rounds import Engine, StopReason, Task, When, diagnosis, number_of_rounds, train
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
@@ -240,6 +241,8 @@ def _engine(session: _Session, prepared: Prepared, policy: Policy) -> Engine:
     fixed = _fixed(session, config, prepared, policy)
     torch.set_num_threads(fixed["threads"])
     budgets = Budgets(**fixed["budgets"])
+    if budgets.gradient_checkpointing:
+        recompute_layers(policy.model)
     learner = Learner(
         policy=policy,
         settings=config.rl,
@@ -270,7 +273,6 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
         if fixed["versions"] != versions:
             session.event("note", text="Package versions differ from the run's start: results may differ.")
         return fixed
-    fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype, policy.merged_bytes)
     fixed = {
         "model_identity": policy.identity,
         "data_hash": data_hash(prepared),
@@ -278,15 +280,27 @@ def _fixed(session: _Session, config: RunConfig, prepared: Prepared, policy: Pol
         "dtype": str(policy.model.dtype).removeprefix("torch."),
         "attention": policy.model.config._attn_implementation,
         "threads": torch.get_num_threads(),
-        "budgets": {
-            "micro_batch_tokens": config.rl.micro_batch_tokens or fitted.micro_batch_tokens,
-            "sampling_tokens": config.rl.sampling_tokens or fitted.sampling_tokens,
-        },
+        "budgets": asdict(_budgets(session, prepared, policy)),
         "plain_rows": not can_pack(policy, _trial_answers(prepared)),
         "versions": versions,
     }
     folder.write_run({**record, "fixed": fixed})
     return fixed
+
+
+def _budgets(session: _Session, prepared: Prepared, policy: Policy) -> Budgets:
+    """Decide what the run holds at a time; say so where that costs time."""
+    rl = possible_setting(prepared.config.rl, policy.model)
+    load = policy.memory_load(max(len(encoded.token_ids) for encoded in prepared.train), rl.max_answer_tokens)
+    budgets = fitted_budgets(load, policy.device, rl)
+    if budgets.gradient_checkpointing and rl.gradient_checkpointing == "auto":
+        needed = row_bytes(load, rl.micro_batch_tokens or load.longest_row, recomputed=False)
+        session.event(
+            "note",
+            text=f"Gradient checkpointing is on: without it the update would take about {needed / 1e9:.1f} GB of the "
+            f"{max(0, update_room(load, policy.device)) / 1e9:.1f} GB meant for it. It takes about a third longer so.",
+        )
+    return budgets
 
 
 def _trial_answers(prepared: Prepared) -> list[PackedAnswer]:

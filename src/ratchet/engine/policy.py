@@ -25,7 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ratchet.config import LoraSettings, Loss, RunConfig
 from ratchet.engine.chat import Chat
-from ratchet.engine.memory import is_out_of_memory, out_of_memory_as
+from ratchet.engine.memory import Load, Shape, is_out_of_memory, out_of_memory_as
 from ratchet.engine.model_files import SMOLLM2, ModelFiles, conversion_path, in_folder, locate, model_config
 from ratchet.engine.quantization import (
     compute_dtype,
@@ -98,6 +98,19 @@ class Policy:
     def merged_bytes(self) -> int:
         """What ``merged`` needs besides the model: a second copy of every weight that the adapter is added into."""
         return sum(_adapted_weight(layer).nbytes for layer in _mergeable_layers(self.model))
+
+    def memory_load(self, longest_prompt: int, longest_answer: int) -> Load:
+        """Return what a run of this policy asks of its device; lengths in tokens."""
+        adapter_weights = sum(weight.numel() for weight in self.parameters)
+        return Load(
+            shape=Shape.of(self.model.config, self.model.dtype),
+            # As it is in memory: quantized weights count with their few bits.
+            weight_bytes=int(self.model.get_base_model().get_memory_footprint()) - 4 * adapter_weights,
+            merged_bytes=self.merged_bytes,
+            adapter_weights=adapter_weights,
+            longest_prompt=longest_prompt,
+            longest_answer=longest_answer,
+        )
 
     @contextmanager
     def merged(self) -> Iterator[None]:

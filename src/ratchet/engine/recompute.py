@@ -14,10 +14,25 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from ratchet.config import RlSettings
+from ratchet.errors import InvalidSetting
 
-def can_recompute(model: torch.nn.Module) -> bool:
-    """Tell whether the model's layers are known to be computed from what they are handed alone."""
-    return any(isinstance(module, GradientCheckpointingLayer) for module in model.modules())
+
+def possible_setting(rl: RlSettings, model: torch.nn.Module) -> RlSettings:
+    """Return the settings with gradient checkpointing off where the model's layers are not known to allow it.
+
+    Raises:
+        InvalidSetting: it was asked for.
+    """
+    if any(isinstance(module, GradientCheckpointingLayer) for module in model.modules()):
+        return rl
+    if rl.gradient_checkpointing == "on":
+        raise InvalidSetting(
+            "Gradient checkpointing is on, but the layers of this base model are not made for it. Choose off, and a "
+            "smaller Micro batch.",
+            "rl.gradient_checkpointing",
+        )
+    return rl.model_copy(update={"gradient_checkpointing": "off"})
 
 
 def recompute_layers(model: torch.nn.Module) -> None:
