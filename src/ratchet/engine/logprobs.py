@@ -38,10 +38,15 @@ _TOLERANCE = {
 
 @dataclass(frozen=True)
 class RowForward:
-    """A way to compute rows. The last in ``_ways`` is plain and whole: one answer a row, all logits at once."""
+    """A way to compute rows. ``PLAIN`` is always right: one answer a row, all logits at once.
+
+    With ``recompute`` our own decoder keeps each layer's input alone and computes the layer again in the backward pass;
+    transformers' layers are told so once and for all (``recompute.py``).
+    """
 
     rows: Literal["decoder", "packed", "plain"]
     head: Literal["chunked", "whole"]
+    recompute: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -84,7 +89,7 @@ def row_states(policy: Policy, row: PackedRow, forward: RowForward) -> Tensor:
         return states.index_select(0, row.sources)
     cosine, sine = weights.angles(row.position_ids)
     at = layout(row, weights.heads, weights.embedding.dtype)
-    run = Pass(weights, at, cosine, sine, with_adapter=not policy.is_reference)
+    run = Pass(weights, at, cosine, sine, with_adapter=not policy.is_reference, recompute=forward.recompute)
     return last_norm(run_layers(weights.embedding[row.input_ids], run).index_select(0, row.sources), weights)
 
 
