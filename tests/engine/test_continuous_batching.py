@@ -192,7 +192,7 @@ def test_places_are_filled_when_enough_of_them_are_free(policy, monkeypatch):
 
 def test_answers_to_a_prompt_begin_next_to_each_other(policy, monkeypatch):
     monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": 5})
-    monkeypatch.setattr(in_process, "_PREFILL_TOKENS", 12)
+    monkeypatch.setattr(in_process, "_PREFILL_TOKENS", {"cpu": 12})
     requests = asked([4, 4, 4, 4], [3] * 4)
     _, seen = scripted(policy, requests)
     assert [len(prompts) for what, prompts in seen if what == "prefill"] == [3, 1]
@@ -272,7 +272,7 @@ def test_refilled_rows_write_what_they_write_together_and_alone(architecture, dt
     assert_same(sampled(policy, requests, NUCLEUS), together, tolerance)
     for rows, prefill, block in [(1, 4096, 64), (4, 40, 5), (7, 4096, 3)]:
         monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": rows})
-        monkeypatch.setattr(in_process, "_PREFILL_TOKENS", prefill)
+        monkeypatch.setattr(in_process, "_PREFILL_TOKENS", {"cpu": prefill})
         monkeypatch.setattr("ratchet.engine.sampler.transformers_batch._BLOCK_TOKENS", block)
         assert_same(sampled(policy, requests, NUCLEUS), together, tolerance)
 

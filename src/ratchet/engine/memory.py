@@ -25,10 +25,10 @@ _CPU_MICRO_BATCH_TOKENS = 512
 # Our own decoder has no such mask: larger rows share more, until they no longer fit the processor's caches. So many
 # bytes of what the backward pass needs, and so many tokens at most.
 _DECODER_KEPT_BYTES = 1 << 29
-_DECODER_MICRO_BATCH_TOKENS = 8192
+_DECODER_MICRO_BATCH_TOKENS = 4096
 # Its logits, for a few tokens at a time, and what is made of them (``head.py``).
 _DECODER_LOGITS_BYTES = 3 * 4 * (6 << 20)
-_CPU_SAMPLING_BYTES = 4 << 30
+_CPU_SAMPLING_BYTES = 1 << 30
 
 _ADVICE: dict[Stage, str] = {
     "sampling": "Choose fewer Answers per prompt, a shorter Longest answer, a smaller Sampling budget, or a device "
