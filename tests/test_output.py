@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from ratchet import cli as command_line
-from ratchet.cli.live import console_for
+from ratchet.cli.live import console_for, round_line
 from ratchet.journal import RunFolder
+from ratchet.records import RoundRecord, Seconds, Validation
 from ratchet.service import curve
 
 from .small_runs import ended, flags
@@ -33,6 +34,17 @@ def test_a_terminal_of_few_characters_ends_no_run(cli, tmp_path):
     done = cli("train", *flags(rounds=1), "--out", tmp_path / "run", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Validation by round  ??" in done.stdout
+
+
+def test_a_rounds_line_says_what_validation_cost_of_it():
+    record = RoundRecord(
+        round=2,
+        validation=Validation(prompts=4, accuracy=0.25, reward=0.25, outcomes={}),
+        best_round=0,
+        best_accuracy=0.5,
+        seconds=Seconds(sampling=6.0, update=2.0, validation=4.26, total=12.31),
+    )
+    assert round_line(record, 20) == "Round   2/20  validation  25.0%  12.3 s, 4.3 s of it validation"
 
 
 def test_a_console_that_cannot_be_written_to_falls_silent(monkeypatch):
