@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from ratchet.config import RlSettings, RunConfig
 from ratchet.config_text import build
-from ratchet.engine import third_party
+from ratchet.engine import quantization, third_party
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.logprobs import answer_logprobs, can_pack
 from ratchet.engine.packing import PackedAnswer, pack
@@ -287,9 +287,38 @@ def test_a_package_that_is_hidden_cannot_be_imported_and_comes_back():
 
 
 def test_loading_the_engine_fetches_no_kernels_and_is_silent(tmp_path):
-    # bitsandbytes asks for them on processors with AVX512-BF16 alone.
+    # bitsandbytes asks for them on processors with AVX512-BF16 alone. (transformers imports the package too, but fetches
+    # nothing unasked.)
     (tmp_path / "kernels.py").write_text("raise SystemExit('kernels was asked for')\n")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import ratchet.engine.policy\n"
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import ratchet.engine\n"
     code += "print('bitsandbytes' in sys.modules, 'kernels' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.split(), done.stderr) == (["True", "False"], "")
+
+
+# --- the product of 8 bits -------------------------------------------------------------------------------------------
+
+
+def product(x, codes, scales):
+    return quantization._Int8Product.apply(x, codes, scales)
+
+
+def test_a_product_with_codes_worked_by_hand():
+    # Rows (1, -2) * 0.5 and (127, 0) * 0.1.
+    codes, scales = torch.tensor([[1, -2], [127, 0]], dtype=torch.int8), torch.tensor([0.5, 0.1])
+    x = torch.tensor([[3.0, 1.0]], requires_grad=True)
+    torch.testing.assert_close(product(x, codes, scales), torch.tensor([[0.5, 38.1]]))
+    product(x, codes, scales).backward(torch.tensor([[1.0, 10.0]]))
+    torch.testing.assert_close(x.grad, torch.tensor([[0.5 + 127.0, -1.0]]))
+
+
+def test_in_sixteen_bits_the_product_is_as_near_as_sixteen_bits_are():
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(-127, 128, (64, 128), generator=generator, dtype=torch.int8)
+    scales = torch.rand(64, generator=generator) + 0.01
+    x = torch.randn((5, 128), generator=generator).bfloat16()
+    exact = x.double() @ (codes.double() * scales.double()[:, None]).T
+    ours = product(x, codes, scales)
+    assert ours.dtype == torch.bfloat16
+    # Two roundings of at most a relative 2 ** -8 each.
+    torch.testing.assert_close(ours.double(), exact, rtol=2**-7, atol=1e-6)

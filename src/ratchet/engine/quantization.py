@@ -145,19 +145,19 @@ def _dequantized_product(layer: Any, x: Tensor) -> Tensor:
 class _Int8Product(torch.autograd.Function):
     """``x @ (codes * scales).T`` for (..., K), (N, K) in int8 and (N,), keeping the codes alone for the backward pass.
 
-    Codes of at most 127 are exact in bfloat16 too, so the scales go to the product and round no weight.
+    Codes of at most 127 are exact in bfloat16 too, so the float32 scales go to the product and round no weight.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
         ctx.save_for_backward(codes, scales)
-        return torch.nn.functional.linear(x, codes.to(x.dtype)) * scales.to(x.dtype)
+        return (torch.nn.functional.linear(x, codes.to(x.dtype)) * scales).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         codes, scales = ctx.saved_tensors
         (gradient,) = gradients
-        return (gradient * scales.to(gradient.dtype)) @ codes.to(gradient.dtype), None, None
+        return (gradient * scales).to(gradient.dtype) @ codes.to(gradient.dtype), None, None
 
 
 def is_quantized(weight: torch.Tensor) -> bool:
