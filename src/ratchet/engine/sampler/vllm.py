@@ -180,7 +180,8 @@ class VllmSampler:
                     )
             while under_way:
                 check()
-                with _engine_faults():
+                # It also draws from torch's own generator, for nothing: every answer has a seed.
+                with _engine_faults(), torch.random.fork_rng(devices=[]):
                     outputs = engine.step()
                 for output in outputs:
                     if output.finished:
