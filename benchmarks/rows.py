@@ -95,8 +95,9 @@ class RoundRow(PairRow):
         return self.prompts_of(tool) * self.answers
 
     def shrunk(self) -> "RoundRow":
-        few = None if self.trl_prompts is None else 1
-        return replace(self, prompts=2, answers=4, answer_tokens=16, pairs=1, trl_answers=4, trl_prompts=few)
+        small = replace(self, prompts=2, answers=4, answer_tokens=16, pairs=1, trl_answers=4)
+        # Long prompts take SmolLM2 a minute even so.
+        return small if self.trl_prompts is None else replace(small, model="tiny", trl_prompts=1)
 
     def first_order(self) -> dict[str, Any]:
         return {"settings": self._ratchet_settings(), "peer_prompts": self.prompts_of("trl")}
