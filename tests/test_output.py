@@ -7,16 +7,11 @@ import sys
 import pytest
 
 from ratchet import cli as command_line
-from ratchet.cli.live import console_for
+from ratchet.cli.live import console_for, round_line
 from ratchet.cli.report import rounds_table
 from ratchet.journal import RunFolder
 from ratchet.records import Learned, RoundRecord, Seconds, Validation
 from ratchet.round_lines import log_line
-
-
-from ratchet.cli.live import console_for, round_line
-from ratchet.journal import RunFolder
-from ratchet.records import RoundRecord, Seconds, Validation
 from ratchet.service import curve
 
 from .small_runs import ended, flags
