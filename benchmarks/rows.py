@@ -388,7 +388,6 @@ _ROUNDS = (
         answers=8,
         answer_tokens=32,
         target=5.0,
-        ratchet_tokens=512,
         trl_answers=64,
         sweep_trl=(16, 32, 64, 128),
     ),
@@ -402,7 +401,6 @@ _ROUNDS = (
         # Math Pairs' own instruction, which makes prompts of 63 tokens.
         system_prompt=None,
         target=3.0,
-        ratchet_tokens=512,
         trl_answers=8,
         sweep_trl=(4, 8, 16, 32),
     ),
