@@ -94,12 +94,13 @@ def taken_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def draw_with_logprobs(
-    logits: Tensor, uniform: Tensor | None, settings: SamplingSettings
+    logits: Tensor, rows: Tensor, uniform: Tensor | None, settings: SamplingSettings
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw one token per row by inverting the cumulative distribution at a uniform number.
+    """Draw tokens from rows of logits by inverting the cumulative distribution at uniform numbers.
 
     Args:
-        logits: (b, V) of the model, unscaled.
+        logits: (u, V) of the model, unscaled.
+        rows: (b,) int64, which of them each token is drawn from.
         uniform: (b,) in [0, 1), or None when greedy.
         settings: Temperature, top-k, top-p, or greedy.
 
@@ -111,18 +112,18 @@ def draw_with_logprobs(
     """
     scaled = scaled_logits(logits, 1.0 if settings.greedy else settings.temperature)
     probabilities = scaled.softmax(dim=-1)
-    full = _log_normaliser(scaled, probabilities)
+    full = _log_normaliser(scaled, probabilities)[rows]
     if settings.greedy or uniform is None:
-        tokens = logits.argmax(dim=-1)
+        tokens = logits.argmax(dim=-1)[rows]
     elif not settings.truncates:
-        tokens = _inverted(probabilities, uniform)
+        tokens = _inverted(probabilities, rows, uniform)
     else:
         kept = truncated(scaled, settings.top_k, settings.top_p)
         probabilities = kept.softmax(dim=-1)
-        tokens = _inverted(probabilities, uniform)
-        taken = kept.gather(-1, tokens[:, None]).squeeze(-1) - _log_normaliser(kept, probabilities)
-        return tokens, taken, scaled.gather(-1, tokens[:, None]).squeeze(-1) - full
-    taken = scaled.gather(-1, tokens[:, None]).squeeze(-1) - full
+        tokens = _inverted(probabilities, rows, uniform)
+        taken = kept[rows, tokens] - _log_normaliser(kept, probabilities)[rows]
+        return tokens, taken, scaled[rows, tokens] - full
+    taken = scaled[rows, tokens] - full
     return tokens, taken, taken
 
 
@@ -143,24 +144,24 @@ def _log_normaliser(logits: Tensor, probabilities: Tensor) -> Tensor:
     return logits.amax(dim=-1) - probabilities.amax(dim=-1).log()
 
 
-def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """Return the token (b,) at which the cumulative distribution of (b, V) passes the uniform number (b,).
+def _inverted(probabilities: Tensor, rows: Tensor, uniform: Tensor) -> Tensor:
+    """Return the token (b,) at which a row's cumulative distribution, of (u, V), passes the uniform number (b,).
 
     In two steps, over sums of blocks and within the block: a sum over the whole vocabulary for each token of it is
     most of the work otherwise. Sums run in float64: a GPU adds in parallel, and a float32 sum so made need not rise
     from token to token.
     """
-    rows, vocabulary = probabilities.shape
+    vocabulary = probabilities.shape[1]
     whole = vocabulary - vocabulary % _BLOCK
-    sums = probabilities[:, :whole].view(rows, -1, _BLOCK).sum(dim=-1)
+    sums = probabilities[:, :whole].reshape(len(probabilities), -1, _BLOCK).sum(dim=-1)
     if whole < vocabulary:
         sums = torch.cat([sums, probabilities[:, whole:].sum(dim=-1, keepdim=True)], dim=-1)
-    blocks = sums.cumsum(dim=-1, dtype=torch.float64)
+    blocks = sums.cumsum(dim=-1, dtype=torch.float64)[rows]
     target = uniform.to(blocks) * blocks[:, -1]
     block = _passed(blocks, target)
     before = torch.where(block > 0, blocks.gather(1, (block - 1).clamp(min=0)[:, None])[:, 0], 0.0)
     token = block[:, None] * _BLOCK + torch.arange(_BLOCK, device=block.device)  # (b, block)
-    within = probabilities.gather(1, token.clamp(max=vocabulary - 1)).masked_fill(token >= vocabulary, 0.0)
+    within = probabilities[rows[:, None], token.clamp(max=vocabulary - 1)].masked_fill(token >= vocabulary, 0.0)
     within = within.cumsum(dim=-1, dtype=torch.float64)
     drawn = block * _BLOCK + _passed(within, target - before)
     return drawn.clamp(max=vocabulary - 1)  # past the end where the sums are NaN

@@ -4,7 +4,8 @@ Rows go through our own decoder, through transformers packed under a mask of our
 the output layer is computed in chunks or whole. At the start of a run each way is held against the plain and whole
 one, which is always right, and the first that agrees is taken (``chosen_forward``).
 
-Dimensions: T tokens of a row, N answer tokens of a row, U of the answers that differ, H hidden width, V vocabulary. All logs are natural.
+Dimensions: T tokens of a row, N answer tokens of a row, U of the answers that differ, H hidden width, V vocabulary. All
+logs are natural.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """Packing: a common prefix, several prompts that continue it, and their answers, in one row without padding.
 
 A prompt is computed once for all of its answers, and what all prompts of a row begin with (system prompt, worked
-examples) once for all of them: C + p + A * R tokens instead of A * (C + p + R) for one prompt with A answers. Answers to
-a prompt that are the same token for token, as a policy that is sure of itself writes them, are computed once. Each
+examples) once for all of them: C + p + A * R tokens instead of A * (C + p + R) for one prompt with A answers. Answers
+to a prompt that are the same token for token, as a policy that is sure of itself writes them, are computed once. Each
 token attends to its prefix, its prompt and its own answer alone, and positions restart after the prompt, so every
 token sees exactly what it would see alone. Plain rows, one prompt with one answer under the model's own causal mask,
 are the same thing with a budget of one answer a row; they serve architectures for which a mask of our own is not the

@@ -67,8 +67,11 @@ class Prompts:
 class DecoderBatch:
     """See ``DecodingBatch``: rows with their keys and values, and the logits of each row's next token.
 
-    A row that leaves frees its slot of the buffers, which a new row takes; until then its keys are read in vain.
+    A row that leaves frees its slot of the buffers, which a new row takes; until then its keys are read in vain. A row
+    that branches is copied: its own keys and values, not those of the prefix.
     """
+
+    branches = True
 
     @torch.inference_mode()
     def __init__(self, merged: MergedDecoder, prefix: tuple[int, ...]) -> None:
@@ -114,36 +117,51 @@ class DecoderBatch:
 
     @torch.inference_mode()
     def keep(self, staying: Tensor) -> None:
-        """Keep these rows, (k,) in rising order; the others leave."""
-        self._slots, self._starts, self.logits = self._slots[staying], self._starts[staying], self.logits[staying]
+        """Keep these rows, (k,) in rising order; the others leave. A row that is named several times branches."""
+        is_first = torch.ones(len(staying), dtype=torch.bool)
+        is_first[1:] = staying[1:] != staying[:-1]
+        origin = is_first.cumsum(0) - 1  # (k,) among the rows that are kept
+        kept = staying[is_first]
+        self._slots, self._starts = self._slots[kept], self._starts[kept]
+        self.logits = self.logits[:0]  # of rows that have not advanced; not read before they have
+        if not bool(is_first.all()):
+            new = self._free_slots(len(staying) - len(kept), 0)
+            source = self._slots[origin[~is_first]]
+            columns = slice(int(self._starts.min()), self._column)
+            for buffer in (*self._keys, *self._values):
+                view = buffer[:, :, columns]
+                view.index_copy_(0, new, view.index_select(0, source))
+            slots = torch.empty_like(staying)
+            slots[is_first], slots[~is_first] = self._slots, new
+            self._slots, self._starts = slots, self._starts[origin]
 
     @torch.inference_mode()
     def advance(self, tokens: Tensor) -> None:
         """Give each row its new token (b,) and compute the logits of the next."""
         weights, rows = self._merged.weights, len(tokens)
-        slots = len(self._keys[0])
-        if self._column == self._keys[0].shape[2] or rows <= slots * (1 - _REPACK_SHARE):
-            self._rebuild(rows, 0)
-            slots = rows
+        used = int(self._slots.max()) + 1
+        if self._column == self._keys[0].shape[2] or rows <= used * (1 - _REPACK_SHARE):
+            self._rebuild(len(self._keys[0]), 0)
+            used = rows
         column = self._column
         cosine, sine = weights.angles(self._prefix_length + column - self._starts)
         low = int(self._starts.min())
         columns = slice(low, column + 1)
         mask = None
         if int(self._starts.max()) > low:
-            mask = torch.zeros((slots, 1, 1, column + 1 - low), dtype=weights.head.dtype)
+            mask = torch.zeros((used, 1, 1, column + 1 - low), dtype=weights.head.dtype)
             before = torch.arange(low, column + 1) < self._starts[:, None]
             mask[self._slots, 0, 0] = mask.new_zeros(before.shape).masked_fill_(before, -torch.inf)
-        in_place = rows == slots and bool((self._slots == torch.arange(rows)).all())
+        in_place = rows == used and bool((self._slots == torch.arange(rows)).all())
         hidden = weights.embedding[tokens]
         for number, merged in enumerate(self._merged.layers):
             joint = self._joint(hidden, merged, cosine, sine)  # (b, heads, d)
             if not in_place:
-                spread = joint.new_zeros((slots, *joint.shape[1:]))
+                spread = joint.new_zeros((used, *joint.shape[1:]))
                 joint = spread.index_copy_(0, self._slots, joint)
             query, key, value = joint.split_with_sizes(list(self._heads.parts), dim=1)
-            self._keys[number][:, :, column] = key
-            self._values[number][:, :, column] = value
+            self._keys[number][:used, :, column] = key
+            self._values[number][:used, :, column] = value
             outputs = self._attended(query, number, columns, mask)
             if not in_place:
                 outputs = outputs.index_select(0, self._slots)
@@ -154,7 +172,7 @@ class DecoderBatch:
     def _attended(self, query: Tensor, number: int, columns: slice, mask: Tensor | None) -> Tensor:
         """Attend from each slot's newest token, (slots, heads, d), to the prefix and to its row; (slots, heads * d)."""
         slots, kv, width = len(query), self._heads.key, self._width
-        keys, values = self._keys[number][:, :, columns], self._values[number][:, :, columns]
+        keys, values = self._keys[number][:slots, :, columns], self._values[number][:slots, :, columns]
         grouped = (query * self._merged.weights.scale).view(slots, kv, -1, width)
         scores = torch.matmul(grouped, keys.transpose(2, 3))  # (slots, kv, r, columns)
         if mask is not None:
@@ -237,10 +255,12 @@ class DecoderBatch:
     def _free_slots(self, count: int, prompt: int) -> Tensor:
         """Return slots (count,) for new rows, with room for a prompt of that length before the current column."""
         rows = len(self._slots)
-        if not rows and self._keys:
+        if not rows:
             self._column = 0
-        if not self._keys or rows + count > len(self._keys[0]) or prompt > self._column:
-            self._rebuild(rows + count, prompt)
+        there = len(self._keys[0]) if self._keys else 0
+        if rows + count > there or prompt > self._column:
+            # Twice as many, so that rows which branch one after the other move seldom.
+            self._rebuild(there if rows + count <= there else max(rows + count, 2 * there), prompt)
         is_free = torch.ones(len(self._keys[0]), dtype=torch.bool)
         is_free[self._slots] = False
         return is_free.nonzero()[:count, 0]

@@ -18,9 +18,13 @@ class DecodingBatch(Protocol):
 
     ``logits`` is (b, V), one row each in the order in which the rows came; it is read after ``admit`` and ``advance``,
     not between ``keep`` and the ``advance`` or ``admit`` that follows.
+
+    A batch that ``branches`` can go on from one row in several ways, so answers that have written the same so far are
+    one row to it.
     """
 
     logits: Tensor
+    branches: bool
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> Any:
         """Compute prompts, each of which goes on after the common prefix; return what ``admit`` takes them from."""
@@ -34,7 +38,10 @@ class DecodingBatch(Protocol):
         """
 
     def keep(self, staying: Tensor) -> None:
-        """Let go of all rows but ``staying``: int64 on the CPU, rising, maybe none."""
+        """Let go of all rows but ``staying``: int64 on the CPU, rising, maybe none.
+
+        If the batch branches, a row may be named several times, one after the other: it becomes so many rows.
+        """
 
     def advance(self, tokens: Tensor) -> None:
         """Give every row its new token, (b,) int64 on the policy's device, and compute the logits after it."""

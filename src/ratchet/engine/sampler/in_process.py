@@ -84,36 +84,52 @@ class InProcessSampler:
             _refill(batch, rows, waiting, check)
             while rows:
                 check()
-                uniform = rows.uniform()
-                tokens, drawn = _draw(batch.logits, uniform, settings)
+                tokens, drawn = _draw(batch.logits, rows.at, rows.uniform(), settings)
                 # Of the token alone, which is at hand: its log-probability takes in the logits of the whole row.
                 if not np.isfinite(drawn[2]).all():
                     raise NotFinite(_NOT_FINITE)
                 ended = rows.write(drawn)
                 if ended.any():
                     yield from rows.finished(ended, self._policy.chat.decode)
-                    staying = torch.from_numpy(rows.keep(~ended))
-                    batch.keep(staying)
-                    tokens = tokens[staying.to(tokens.device)]
+                    rows.keep(~ended)
+                    tokens = tokens[torch.from_numpy(~ended).to(tokens.device)]
                 if rows:
-                    batch.advance(tokens)
+                    _advance(batch, rows, tokens)
+                else:
+                    batch.keep(torch.zeros(0, dtype=torch.int64))
                 _refill(batch, rows, waiting, check)
 
 
 @torch.inference_mode()
 def _draw(
-    logits: Tensor, uniform: NDArray[np.float32] | None, settings: SamplingSettings
+    logits: Tensor, at: NDArray[np.int64], uniform: NDArray[np.float32] | None, settings: SamplingSettings
 ) -> tuple[Tensor, NDArray[np.floating[Any]]]:
-    """Draw each row's next token.
+    """Draw each answer's next token from the row of the batch that it is ``at``, (b,).
 
     Returns:
         The tokens, (b,), where the logits are; and on the CPU, (3, b), the tokens and their log-probabilities under
         the sampling distribution and under the temperature alone.
     """
     numbers = None if uniform is None else torch.from_numpy(uniform).to(logits.device)
-    tokens, logprobs, full = draw_with_logprobs(logits, numbers, settings)
+    tokens, logprobs, full = draw_with_logprobs(logits, torch.from_numpy(at).to(logits.device), numbers, settings)
     # One transfer instead of three. float32 holds every whole number below 2 ** 24.
     return tokens, torch.stack([tokens.to(full.dtype), logprobs, full]).cpu().numpy()
+
+
+def _advance(batch: DecodingBatch, rows: "_Rows", tokens: Tensor) -> None:
+    """Give the batch the answers' new tokens, (b,); answers that are the same so far stay one row if it branches."""
+    before, count = rows.at, batch.logits.shape[0]
+    if batch.branches:
+        written = rows.last_tokens()
+        # One number for each pair of row and token.
+        pairs = before * (int(written.max()) + 1) + written
+        _, chosen, rows.at = np.unique(pairs, return_index=True, return_inverse=True)
+        before, tokens = before[chosen], tokens[torch.from_numpy(chosen).to(tokens.device)]
+    else:
+        rows.at = np.arange(len(before))
+    if len(before) != count or (before != np.arange(count)).any():
+        batch.keep(torch.from_numpy(before))
+    batch.advance(tokens)
 
 
 def _refill(batch: DecodingBatch, rows: "_Rows", waiting: "_Waiting", check: Callable[[], None]) -> None:
@@ -126,8 +142,13 @@ def _refill(batch: DecodingBatch, rows: "_Rows", waiting: "_Waiting", check: Cal
                 check()
             waiting.prompts = batch.prefill(waiting.next_prompts())
         prompts, owners, answers = waiting.take(len(rows))
+        live = batch.logits.shape[0] if rows else 0
+        at = np.arange(len(owners))
+        if batch.branches:
+            distinct, at = np.unique(owners, return_inverse=True)
+            owners = distinct.tolist()
         batch.admit(prompts, owners)
-        rows.begin(answers)
+        rows.begin(answers, live + at)
 
 
 @dataclass(frozen=True)
@@ -222,10 +243,14 @@ class _Waiting:
 
 
 class _Rows:
-    """The live answers and what each has written, kept by places that the answers take one after the other."""
+    """The live answers and what each has written, kept by places that the answers take one after the other.
+
+    ``at`` (b,) is the row of the batch that each one reads its next token from.
+    """
 
     def __init__(self, places: int, end_ids: Collection[int], *, greedy: bool) -> None:
-        self._live: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # the place of each row, in the batch's order
+        self._live: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # the place of each answer
+        self.at: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._free = list(range(places))
         self._answers: dict[int, _Answer] = {}
         self._written = np.zeros(places, dtype=np.int64)
@@ -239,8 +264,9 @@ class _Rows:
     def __len__(self) -> int:
         return len(self._live)
 
-    def begin(self, answers: Sequence[_Answer]) -> None:
-        """Add rows for these answers, after the ones there are."""
+    def begin(self, answers: Sequence[_Answer], at: NDArray[np.int64]) -> None:
+        """Add these answers, after the ones there are."""
+        self.at = np.concatenate([self.at, at])
         places = [self._free.pop() for _ in answers]
         for place, answer in zip(places, answers, strict=True):
             self._answers[place] = answer
@@ -289,8 +315,12 @@ class _Rows:
             )
             yield Sampled(answer.request, answer.number, completion)
 
-    def keep(self, staying: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Let go of the rows that do not stay, (b,); return the numbers of those that do."""
+    def keep(self, staying: NDArray[np.bool_]) -> None:
+        """Let go of the answers that do not stay, (b,)."""
         self._free.extend(self._live[~staying].tolist())
-        self._live = self._live[staying]
-        return np.flatnonzero(staying)
+        self._live, self.at = self._live[staying], self.at[staying]
+
+    def last_tokens(self) -> NDArray[np.int64]:
+        """Return what each answer wrote last, (b,)."""
+        written: NDArray[np.int64] = self._history[0, self._live, self._written[self._live] - 1].astype(np.int64)
+        return written

@@ -83,6 +83,7 @@ class TransformersBatch:
     """See ``DecodingBatch``."""
 
     logits: Tensor
+    branches = False
 
     @torch.inference_mode()
     def __init__(self, policy: Policy, common_prefix: tuple[int, ...]) -> None:
