@@ -36,7 +36,7 @@ class Plan:
         """
         prompts = [encoded.token_ids for encoded in prepared.train[:2]]
         budgets = _budgets(prepared, policy, note)
-        forward = chosen_forward(policy, _trial_answers(prompts))
+        forward = chosen_forward(policy, *_trials(prompts))
         return cls(
             budgets=budgets,
             forward=replace(forward, recompute=budgets.gradient_checkpointing),
@@ -109,9 +109,11 @@ def _budgets(prepared: Prepared, policy: Policy, note: Callable[[str], None]) ->
     return budgets
 
 
-def _trial_answers(prompts: Sequence[tuple[int, ...]]) -> list[PackedAnswer]:
-    """Return short made-up answers to some prompts: the self-checks compare numbers, not texts."""
+def _trials(prompts: Sequence[tuple[int, ...]]) -> list[list[PackedAnswer]]:
+    """Return short made-up answers to some prompts, alike at first and not: numbers are compared, not texts."""
+    alike = [(prompt, prompt[:length]) for prompt in prompts for length in (5, 3, 4)]
+    unlike = [(prompt, prompt[-length:]) for prompt in prompts for length in (5, 3, 4)]
     return [
-        PackedAnswer(prompt, tuple(prompt[-length:]), number)
-        for number, (prompt, length) in enumerate((p, n) for p in prompts for n in (5, 3, 4))
+        [PackedAnswer(prompt, token_ids, number) for number, (prompt, token_ids) in enumerate(pairs)]
+        for pairs in (alike, unlike)
     ]

@@ -113,8 +113,8 @@ def _inputs(policy: Policy, row: PackedRow) -> dict[str, object]:
     }
 
 
-def chosen_forward(policy: Policy, answers: Sequence[PackedAnswer]) -> RowForward:
-    """Return the fastest way whose log-probabilities and gradients on some answers are those of the plain one.
+def chosen_forward(policy: Policy, *trials: Sequence[PackedAnswer]) -> RowForward:
+    """Return the fastest way whose log-probabilities and gradients are those of the plain one, on each trial's answers.
 
     Layers that look back over a window only, or keep a state, do not follow a mask of ours in rows longer than the
     answers tried, so they are never packed. Nor are models that refuse such a mask.
@@ -123,10 +123,10 @@ def chosen_forward(policy: Policy, answers: Sequence[PackedAnswer]) -> RowForwar
         OutOfMemory: with stage "update".
     """
     with out_of_memory_as("update"):
-        expected = _tried(policy, answers, PLAIN)
+        expected = _tried(policy, trials, PLAIN)
         for way in _ways(policy):
             try:
-                found = _tried(policy, answers, way)
+                found = _tried(policy, trials, way)
             except (RuntimeError, TypeError, ValueError, AttributeError) as error:
                 if is_out_of_memory(error):
                     raise
@@ -154,9 +154,9 @@ def _ways(policy: Policy) -> Iterator[RowForward]:
     yield RowForward("plain", "chunked")
 
 
-def _tried(policy: Policy, answers: Sequence[PackedAnswer], way: RowForward) -> tuple[Tensor, Tensor]:
+def _tried(policy: Policy, trials: Sequence[Sequence[PackedAnswer]], way: RowForward) -> tuple[Tensor, Tensor]:
     """Return all log-probabilities, one after the other, and the gradient of a weighted sum of them, flattened."""
-    rows = pack(answers, 1 << 30, device=policy.device, plain=way.is_plain)
+    rows = [row for trial in trials for row in pack(trial, 1 << 30, device=policy.device, plain=way.is_plain)]
     logprobs = [answer_logprobs(policy, row, 1.0, way) for row in rows]
     together = torch.cat(logprobs)
     # Weights that differ, so that a gradient which goes to the wrong answer shows.

@@ -1,26 +1,33 @@
 """Packing: a common prefix, several prompts that continue it, and their answers, in one row without padding.
 
 A prompt is computed once for all of its answers, and what all prompts of a row begin with (system prompt, worked
-examples) once for all of them: C + p + A * R tokens instead of A * (C + p + R) for one prompt with A answers. Answers
-to a prompt that are the same token for token, as a policy that is sure of itself writes them, are computed once. Each
-token attends to its prefix, its prompt and its own answer alone, and positions restart after the prompt, so every
-token sees exactly what it would see alone. Plain rows, one prompt with one answer under the model's own causal mask,
-are the same thing with a budget of one answer a row; they serve architectures for which a mask of our own is not the
-whole story.
+examples) once for all of them: C + p + A * R tokens instead of A * (C + p + R) for one prompt with A answers. Where
+answers to a prompt begin alike, as a policy that is fairly sure of itself writes them, what they share is computed once
+as well: they form a tree. Each token attends to its prefix, its prompt and its own answer alone, and positions restart
+after the prompt, so every token sees exactly what it would see alone. Plain rows, one prompt with one answer under the
+model's own causal mask, are the same thing with a budget of one answer a row; they serve architectures for which a mask
+of our own is not the whole story.
 
-Dimensions: T tokens of a row, A answers of a row, N their tokens, U tokens of the answers that differ.
+Dimensions: T tokens of a row, A answers of a row, N their tokens, U of these that differ in themselves or in what comes
+before them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # A shorter common beginning is not worth a segment of its own.
 _SHORTEST_PREFIX = 8
+# Answers to a prompt form a tree if that leaves out this share of their tokens and the tree is not larger than this:
+# its attention is a mask over all of its tokens, while answers side by side look at themselves alone.
+_TREE_SAVES = 0.1
+_LARGEST_TREE = 512
 
 
 @dataclass(frozen=True)
@@ -36,11 +43,22 @@ class PackedAnswer:
 class PackedGroup:
     """Where a prompt, less the row's prefix, and its answers are in a row: (start, length) each, one after the other.
 
-    Only answers that differ. The last token of an answer predicts nothing that is trained on, so it is not in the row.
+    Only answers that differ; the last token of an answer predicts nothing that is trained on, so it is not in the row.
+    Of a row with trees, ``answers`` is one segment, and ``parents`` says for each of its tokens which of them comes
+    before it, -1 where the prompt does; a parent stands before its children.
     """
 
     prompt: tuple[int, int]
     answers: tuple[tuple[int, int], ...]
+    parents: tuple[int, ...] | None = None
+
+    def ancestors(self) -> NDArray[np.bool_]:
+        """Return which tokens of the tree each one sees, itself included, (tokens, tokens)."""
+        seen = np.eye(len(self.parents or ()), dtype=np.bool_)
+        for token, parent in enumerate(self.parents or ()):
+            if parent >= 0:
+                seen[token] |= seen[parent]
+        return seen
 
 
 @dataclass(frozen=True)
@@ -85,7 +103,7 @@ class PackedRow:
             allowed[start:end, start : start + prompt_length] = True
             for answer_start, answer_length in group.answers:
                 answer = slice(answer_start, answer_start + answer_length)
-                allowed[answer, answer] = True
+                allowed[answer, answer] = True if group.parents is None else torch.from_numpy(group.ancestors())
         allowed = allowed.tril_().to(self.input_ids.device)
         lowest = torch.finfo(dtype).min
         mask = torch.zeros((length, length), dtype=dtype, device=allowed.device)
@@ -101,7 +119,7 @@ def pack(answers: Sequence[PackedAnswer], budget_tokens: int, *, device: torch.d
     rows: list[_RowPlan] = []
     for answer in answers:
         if plain or not rows or not rows[-1].add(answer, budget_tokens):
-            rows.append(_RowPlan([answer], len(answer.prompt_token_ids), len(answer.token_ids)))
+            rows.append(_RowPlan(answer))
     return [row.build(device) for row in rows]
 
 
@@ -121,83 +139,167 @@ def _shared(one: tuple[int, ...], other: tuple[int, ...], most: int) -> int:
     return most
 
 
-@dataclass
+class _Tree:
+    """The answers to one prompt as a tree of their tokens, in which a parent stands before its children."""
+
+    def __init__(self) -> None:
+        self.parents: list[int] = []
+        self.tokens: list[int] = []
+        self.depths: list[int] = []
+        self.paths: dict[tuple[int, ...], list[int]] = {}  # of each answer, its nodes
+        self._nodes: dict[tuple[int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    def add(self, token_ids: tuple[int, ...]) -> None:
+        if token_ids in self.paths:
+            return
+        path: list[int] = []
+        parent = -1
+        for depth, token in enumerate(token_ids):
+            node = self._nodes.setdefault((parent, token), len(self.parents))
+            if node == len(self.parents):
+                self.parents.append(parent)
+                self.tokens.append(token)
+                self.depths.append(depth)
+            path.append(node)
+            parent = node
+        self.paths[token_ids] = path
+
+    def missing(self, token_ids: tuple[int, ...]) -> int:
+        """Return how many nodes an answer would add."""
+        parent = -1
+        for depth, token in enumerate(token_ids):
+            node = self._nodes.get((parent, token))
+            if node is None:
+                return len(token_ids) - depth
+            parent = node
+        return 0
+
+
 class _RowPlan:
     """A row under construction. ``prefix`` is what its prompts share, the whole prompt as long as there is one."""
 
-    answers: list[PackedAnswer]
-    prefix: int
-    answer_tokens: int
-    prompt_tokens: int = field(init=False)  # of the distinct prompts, each in full
-    prompts: int = 1
-    seen: set[tuple[int, ...]] = field(init=False)  # answers to the last prompt
-    shortest: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.prompt_tokens = self.shortest = len(self.answers[0].prompt_token_ids)
-        self.seen = {self.answers[0].token_ids}
+    def __init__(self, answer: PackedAnswer) -> None:
+        self.answers = [answer]
+        self.prompts = [answer.prompt_token_ids]
+        self.trees = [_Tree()]
+        self.trees[0].add(answer.token_ids)
+        self.counts = _Counts(*[len(answer.token_ids)] * 3)
+        self.prefix = self.prompt_tokens = len(answer.prompt_token_ids)  # the latter of all prompts, each in full
 
     def add(self, answer: PackedAnswer, budget_tokens: int) -> bool:
         """Take in an answer if the row then fits the budget; tell whether it did."""
-        prompt, last = answer.prompt_token_ids, self.answers[-1].prompt_token_ids
-        prefix, prompt_tokens, prompts, shortest = self.prefix, self.prompt_tokens, self.prompts, self.shortest
-        if prompt != last:
-            shortest = min(shortest, len(prompt))
-            prefix = _shared(prompt, last, min(prefix, shortest - 1))
+        prompts, trees, prefix, prompt_tokens = self.prompts, self.trees, self.prefix, self.prompt_tokens
+        if answer.prompt_token_ids != prompts[-1]:
+            prompt = answer.prompt_token_ids
+            prefix = _shared(prompt, prompts[-1], min(prefix, len(prompt) - 1, len(prompts[-1]) - 1))
+            prompts, trees = [*prompts, prompt], [*trees, _Tree()]
             prompt_tokens += len(prompt)
-            prompts += 1
-        saved = (prompts - 1) * prefix if prefix >= _SHORTEST_PREFIX else 0
-        is_new = prompt != last or answer.token_ids not in self.seen
-        answer_tokens = self.answer_tokens + (len(answer.token_ids) if is_new else 0)
-        if prompt_tokens - saved + answer_tokens > budget_tokens:
+        counts = self.counts.with_answer(trees[-1], answer.token_ids)
+        saved = (len(prompts) - 1) * prefix if prefix >= _SHORTEST_PREFIX else 0
+        if prompt_tokens - saved + counts.tokens > budget_tokens:
             return False
+        trees[-1].add(answer.token_ids)
         self.answers.append(answer)
-        self.prefix, self.prompt_tokens, self.prompts, self.shortest = prefix, prompt_tokens, prompts, shortest
-        self.answer_tokens = answer_tokens
-        self.seen = {answer.token_ids} if prompt != last else self.seen | {answer.token_ids}
+        self.prompts, self.trees, self.prefix, self.prompt_tokens = prompts, trees, prefix, prompt_tokens
+        self.counts = counts
         return True
 
     def build(self, device: torch.device) -> PackedRow:
+        columns = _Columns()
+        prefix = common_prefix(self.prompts)
+        columns.add(self.prompts[0][:prefix], range(prefix))
+        groups, places = [], []
         runs = [list(run) for _, run in groupby(self.answers, key=lambda answer: answer.prompt_token_ids)]
-        prefix = common_prefix([run[0].prompt_token_ids for run in runs])
-        ids: list[Sequence[int]] = [runs[0][0].prompt_token_ids[:prefix]]
-        positions = [np.arange(prefix)]
-        groups: list[PackedGroup] = []
-        sources, targets, places = [], [], []
-        end, predicted = prefix, 0
-        for run in runs:
+        for run, tree in zip(runs, self.trees, strict=True):
             prompt = run[0].prompt_token_ids
-            segment = (end, len(prompt) - prefix)
-            ids.append(prompt[prefix:])
-            positions.append(np.arange(prefix, len(prompt)))
-            end = prompt_end = end + segment[1]
-            segments: dict[tuple[int, ...], tuple[tuple[int, int], int]] = {}  # with where its tokens are predicted
-            for answer in run:
-                length = len(answer.token_ids) - 1
-                if answer.token_ids not in segments:
-                    segments[answer.token_ids] = ((end, length), predicted)
-                    ids.append(answer.token_ids[:-1])
-                    positions.append(np.arange(len(prompt), len(prompt) + length))
-                    sources.append(np.concatenate([[prompt_end - 1], np.arange(end, end + length)]))
-                    targets.append(answer.token_ids)
-                    end += length
-                    predicted += length + 1
-                first = segments[answer.token_ids][1]
-                places.append(np.arange(first, first + length + 1))
-            groups.append(PackedGroup(segment, tuple(place for place, _ in segments.values())))
+            start = columns.add(prompt[prefix:], range(prefix, len(prompt)))
+            segment = (start, len(prompt) - prefix)
+            fill = columns.add_tree if self.counts.uses_trees else columns.add_chains
+            group, paths = fill(tree, len(prompt), segment)
+            groups.append(group)
+            places += [paths[answer.token_ids] for answer in run]
         lengths = [len(answer.token_ids) for answer in self.answers]
-        columns = [np.concatenate(parts) for parts in (ids, positions, sources, targets, places)]
-        columns.append(np.repeat(np.arange(len(lengths)), lengths))
-        tensors = [torch.from_numpy(column.astype(np.int64)).to(device) for column in columns]
-        input_ids, position_ids, source_ids, target_ids, place_ids, answer_index = tensors
+        flat = [columns.ids, columns.positions, columns.sources, columns.targets, np.concatenate(places)]
+        flat.append(np.repeat(np.arange(len(lengths)), lengths))
+        tensors = [torch.from_numpy(np.asarray(column, dtype=np.int64)).to(device) for column in flat]
+        input_ids, position_ids, sources, targets, place_ids, answer_index = tensors
         return PackedRow(
             input_ids=input_ids,
             position_ids=position_ids,
             prefix_length=prefix,
             groups=tuple(groups),
-            sources=source_ids,
-            targets=target_ids,
+            sources=sources,
+            targets=targets,
             places=place_ids,
             answer_index=answer_index,
             numbers=tuple(answer.number for answer in self.answers),
         )
+
+
+class _Counts(NamedTuple):
+    """Tokens of a row's answers: as trees, side by side without repeats, and of its largest tree."""
+
+    branched: int
+    chained: int
+    largest: int
+
+    @property
+    def uses_trees(self) -> bool:
+        return self.largest <= _LARGEST_TREE and self.branched <= (1 - _TREE_SAVES) * self.chained
+
+    @property
+    def tokens(self) -> int:
+        return self.branched if self.uses_trees else self.chained
+
+    def with_answer(self, tree: _Tree, token_ids: tuple[int, ...]) -> "_Counts":
+        """Return what the counts are with one more answer to the tree's prompt."""
+        missing = tree.missing(token_ids)
+        chained = 0 if token_ids in tree.paths else len(token_ids)
+        return _Counts(self.branched + missing, self.chained + chained, max(self.largest, len(tree) + missing))
+
+
+@dataclass
+class _Columns:
+    """The tokens of a row, their positions, and what is predicted from where, as they are put together."""
+
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+
+    def add(self, ids: Sequence[int], positions: Sequence[int]) -> int:
+        """Append tokens; return where the first of them is."""
+        start = len(self.ids)
+        self.ids += ids
+        self.positions += positions
+        return start
+
+    def add_chains(
+        self, tree: _Tree, prompt_length: int, prompt: tuple[int, int]
+    ) -> tuple[PackedGroup, dict[tuple[int, ...], NDArray[np.int64]]]:
+        """Append a prompt's answers one after the other; return where each one's tokens are predicted as well."""
+        segments, paths = [], {}
+        for answer in tree.paths:
+            length = len(answer) - 1
+            start = self.add(answer[:-1], range(prompt_length, prompt_length + length))
+            segments.append((start, length))
+            paths[answer] = np.arange(len(self.targets), len(self.targets) + length + 1)
+            self.sources += [sum(prompt) - 1, *range(start, start + length)]
+            self.targets += answer
+        return PackedGroup(prompt, tuple(segments)), paths
+
+    def add_tree(
+        self, tree: _Tree, prompt_length: int, prompt: tuple[int, int]
+    ) -> tuple[PackedGroup, dict[tuple[int, ...], NDArray[np.int64]]]:
+        """Append a prompt's answers as a tree; return where each one's tokens are predicted as well."""
+        inner = sorted(set(tree.parents) - {-1})  # nodes that something follows
+        number = {node: place for place, node in enumerate(inner)} | {-1: -1}
+        start = self.add([tree.tokens[node] for node in inner], [prompt_length + tree.depths[node] for node in inner])
+        paths = {answer: len(self.targets) + np.array(path) for answer, path in tree.paths.items()}
+        self.sources += [sum(prompt) - 1 if parent < 0 else start + number[parent] for parent in tree.parents]
+        self.targets += tree.tokens
+        parents = tuple(number[tree.parents[node]] for node in inner)
+        return PackedGroup(prompt, ((start, len(inner)),), parents), paths

@@ -14,13 +14,13 @@ head. "Rows" of heads are (token, head) pairs: T * (kv * r + 2 * kv) of them in 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ratchet.engine.packing import PackedRow
+from ratchet.engine.packing import PackedGroup, PackedRow
 
 # Own segments up to this length are multiplied in full; beyond it, half of the work would be masked out.
 _SHORT = 96
@@ -58,6 +58,8 @@ class Level:
         keys: (groups * kv * members * length,); values are ``heads.key`` rows further on.
         path: (groups * kv * path_length,) keys of what comes before the segments, None where nothing does.
         path_mask: (groups, 1, 1, path_length) to be added where paths differ in length.
+        own_mask: (groups * kv, r * length, length) to be added where the segments are trees: which tokens of its own
+            segment each one sees. None where these are all up to itself.
     """
 
     shape: tuple[int, int, int, int, int]
@@ -67,6 +69,7 @@ class Level:
     path: Tensor | None
     path_length: int
     path_mask: Tensor | None
+    own_mask: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ def layout(row: PackedRow, heads: Heads, dtype: torch.dtype) -> Layout:
         if own.shape[-1] == 0:  # every answer is a single token, which the prompt's last one predicts
             continue
         level = _level(own, path, heads, tokens, dtype)
+        if own is answers and groups[0].parents is not None:
+            level = replace(level, own_mask=_tree_mask(groups, level.shape, dtype))
         levels.append(level)
         is_token = own >= 0
         real_queries = is_token[:, None, :, None].expand(level.shape).flatten()
@@ -156,6 +161,18 @@ def _level(own: Tensor, path: Tensor, heads: Heads, tokens: int, dtype: torch.dt
     )
 
 
+def _tree_mask(groups: Sequence[PackedGroup], shape: tuple[int, int, int, int, int], dtype: torch.dtype) -> Tensor:
+    """Return which tokens of its group's tree each query sees, (groups * kv, r * length, length), to be added."""
+    length = shape[-1]
+    # A place that no token takes sees itself, so that no softmax is empty.
+    sees = torch.eye(length, dtype=torch.bool).repeat(len(groups), 1, 1)
+    for index, group in enumerate(groups):
+        ancestors = torch.from_numpy(group.ancestors())
+        sees[index, : len(ancestors), : len(ancestors)] = ancestors
+    mask = torch.zeros(sees.shape, dtype=dtype).masked_fill_(~sees, -torch.inf)
+    return mask[:, None, None].expand(-1, shape[1], shape[3], -1, -1).reshape(-1, shape[3] * length, length)
+
+
 def _places(parts: Sequence[tuple[Tensor, Tensor]], rows: int) -> Tensor:
     """Return where in the concatenated parts each of the rows is. Each part: the rows it holds, and which are real."""
     held = torch.cat([index for index, _ in parts])
@@ -183,7 +200,7 @@ def attend(joint: Tensor, at: Layout, scale: float) -> Attended:
     outputs, logsumexps = [], []
     for level in at.levels:
         query, key, value = _own(joint, at.heads, level)
-        output, logsumexp = attend_own(query, key, value, scale)
+        output, logsumexp = attend_own(query, key, value, level.own_mask, scale)
         if level.path is not None:
             query = query.view(level.shape[0], level.shape[1], -1, query.shape[-1])
             path_key, path_value = _path(joint, at.heads, level, level.path)
@@ -217,7 +234,9 @@ def attend_backward(gradient: Tensor, joint: Tensor, attended: Attended, at: Lay
         query, key, value = _own(joint, at.heads, level)
         grad = gradient.index_select(0, level.outputs).view(query.shape)
         output = outputs.index_select(0, level.outputs).view(query.shape)
-        grad_query, grad_key, grad_value = _own_backward(grad, query, key, value, output, logsumexp, scale)
+        grad_query, grad_key, grad_value = _own_backward(
+            grad, (query, key, value), (output, logsumexp), level.own_mask, scale
+        )
         grad_key = grad_key.view(groups, kv, members, length, width)
         grad_value = grad_value.view(groups, kv, members, length, width)
         if level.path is not None:
@@ -299,20 +318,22 @@ def attend_path(
     return output.mul_(own_share).addcmul_(path_output.reshape(output.shape), path_share), total
 
 
-def attend_own(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Attend causally within segments of equal length; queries (B, r * L, d), keys (B, L, d).
+def attend_own(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """Attend within segments of equal length; queries (B, r * L, d), keys (B, L, d).
+
+    Causally, or under a mask (B, r * L, L) that is added to the products.
 
     Returns:
         Outputs (B, r * L, d) and log-sum-exps (B, r * L).
     """
     length = key.shape[1]
-    if length > _SHORT:
+    if length > _SHORT and mask is None:
         spread = (query.shape[0], query.shape[1] // length, length, query.shape[2])
         output, logsumexp = _flash(
             query.view(spread), key[:, None].expand(spread), value[:, None].expand(spread), 0.0, True, scale=scale
         )
         return output.reshape(query.shape), logsumexp.reshape(query.shape[:2])
-    scores = _own_scores(query, key, scale)
+    scores = _own_scores(query, key, mask, scale)
     largest = scores.amax(dim=-1, keepdim=True)
     weights = scores.sub_(largest).exp_()
     total = weights.sum(dim=-1, keepdim=True)
@@ -320,11 +341,25 @@ def attend_own(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple
 
 
 def _own_backward(
-    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, logsumexp: Tensor, scale: float
+    gradient: Tensor,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    came: tuple[Tensor, Tensor],
+    mask: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of ``attend_own``'s queries, keys and values, given the joint log-sum-exps."""
+    """Return the gradients of ``attend_own``'s queries, keys and values.
+
+    Args:
+        gradient: (B, r * L, d) of the outputs.
+        inputs: Queries, keys and values as they were given.
+        came: Outputs (B, r * L, d) and log-sum-exps over all parts of the attention.
+        mask: As it was given.
+        scale: As it was given.
+    """
+    query, key, value = inputs
+    output, logsumexp = came
     length = key.shape[1]
-    if length > _SHORT:
+    if length > _SHORT and mask is None:
         spread = (query.shape[0], query.shape[1] // length, length, query.shape[2])
         grad_query, grad_key, grad_value = _flash_backward(
             gradient.view(spread),
@@ -339,7 +374,7 @@ def _own_backward(
         )
         return grad_query.reshape(query.shape), grad_key.sum(1), grad_value.sum(1)
     logsumexp = logsumexp.reshape(query.shape[0], -1, 1)
-    weights = _own_scores(query, key, scale).sub_(logsumexp).exp_()
+    weights = _own_scores(query, key, mask, scale).sub_(logsumexp).exp_()
     grad_value = torch.bmm(weights.transpose(1, 2), gradient)
     # The derivative of a softmax: w * (g - sum(w * g)), where the sum is that of output and its gradient.
     inner = torch.linalg.vecdot(gradient, output)[..., None]
@@ -347,8 +382,9 @@ def _own_backward(
     return torch.bmm(grad_scores, key), torch.bmm(grad_scores.transpose(1, 2), query), grad_value
 
 
-def _own_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Return scaled products (B, r * L, L), minus infinity for keys that come later than the query."""
-    length = key.shape[1]
-    later = torch.full((length, length), -torch.inf, dtype=query.dtype).triu_(1)
-    return torch.baddbmm(later.repeat(query.shape[1] // length, 1), query, key.transpose(1, 2), alpha=scale)
+def _own_scores(query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Return scaled products (B, r * L, L), minus infinity for keys that the mask hides, or that come later."""
+    if mask is None:
+        length = key.shape[1]
+        mask = torch.full((length, length), -torch.inf, dtype=query.dtype).triu_(1).repeat(query.shape[1] // length, 1)
+    return torch.baddbmm(mask, query, key.transpose(1, 2), alpha=scale)

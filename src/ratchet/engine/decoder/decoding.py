@@ -237,7 +237,7 @@ class DecoderBatch:
         scale = self._merged.weights.scale
         grouped = query.view(count * kv, -1, width)  # (n * kv, r * p, d)
         output, logsumexp = attend_own(
-            grouped, key.view(count * kv, longest, width), value.view(count * kv, longest, width), scale
+            grouped, key.view(count * kv, longest, width), value.view(count * kv, longest, width), None, scale
         )
         if self._prefix is not None:
             shape = (count, kv, self._prefix_length, width)
