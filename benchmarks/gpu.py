@@ -5,7 +5,7 @@ benchmarks/gpu.sh --device cpu --tiny               the same at toy size on a CP
 
 Needs torch, transformers and peft and what Ratchet itself imports, not Ratchet installed and not TRL. The baseline is
 written out below: what TRL's GRPOTrainer does with transformers generation, without TRL: ``generate`` with the
-unmerged PEFT adapter, then padded micro-batches with all logits of the answers. Every part is tried on its own; what
+unmerged PEFT adapter, then padded micro-batches, the output layer in tiles. Every part is tried on its own; what
 fails is named in the JSON file, which is written anew after each part.
 """
 
@@ -30,6 +30,7 @@ from peers import policy_model
 from ratchet_parts import Loaded, group, loaded
 from rows import run_settings
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from workload import LEARNING_RATE, answer_lengths, made_up_groups, reward
 
@@ -50,6 +51,7 @@ from ratchet.service import presets
 SMOLLM2 = "smollm2-135m"
 GGUF = "smollm2.gguf"
 _MIB = 2**20
+_TILE_TOKENS = 1024
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,10 @@ def demo(machine: Machine) -> dict[str, Any]:
 
 
 class Baseline:
-    """GRPO on transformers and PEFT as TRL does it: unmerged adapter, padded micro-batches, all logits of an answer."""
+    """GRPO on transformers and PEFT as TRL does it: unmerged adapter, padded micro-batches, output layer in tiles.
+
+    Not TRL: its fused output layer is a kernel of its own, and it does more bookkeeping.
+    """
 
     def __init__(self, machine: Machine) -> None:
         policy = machine.ratchet.engine.policy
@@ -252,9 +257,21 @@ class Baseline:
         pairs = list(zip(prompts, answers, strict=True))
         ids = torch.tensor([[*[0] * (width - len(p)), *p, *a] for p, a in pairs], device=self.model.device)
         mask = torch.tensor([[0] * (width - len(p)) + [1] * (len(p) + length) for p, _ in pairs], device=ids.device)
-        logits = self.model(input_ids=ids, attention_mask=mask, logits_to_keep=length + 1).logits[:, :-1].float()
-        taken = logits.gather(2, ids[:, -length:, None])[..., 0]
-        return taken - torch.logsumexp(logits, dim=-1)
+        causal = self.model.get_base_model()
+        hidden = causal.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        hidden, targets = hidden[:, -length - 1 : -1].flatten(0, 1), ids[:, -length:].flatten()
+        # In tiles that are computed again in the backward pass, so that all logits never exist at once.
+        tiles = [
+            checkpoint(_taken_logprobs, causal.get_output_embeddings(), *tile, use_reentrant=False)
+            for tile in zip(hidden.split(_TILE_TOKENS), targets.split(_TILE_TOKENS), strict=True)
+        ]
+        return torch.cat(tiles).view(-1, length)
+
+
+def _taken_logprobs(output_layer: Any, hidden: Tensor, targets: Tensor) -> Tensor:
+    """Return the targets' log-probabilities, (tokens,), of hidden states (tokens, width)."""
+    logits = output_layer(hidden).float()
+    return logits.gather(1, targets[:, None])[:, 0] - torch.logsumexp(logits, dim=-1)
 
 
 def rounds(machine: Machine) -> dict[str, Any]:

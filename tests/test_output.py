@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ratchet import cli as command_line
-from ratchet.cli.live import console_for
+from ratchet.cli.live import console_for, round_line
 from ratchet.cli.report import rounds_table
 from ratchet.journal import RunFolder
 from ratchet.records import Learned, RoundRecord, Seconds, Validation
@@ -63,6 +63,17 @@ def test_the_log_says_how_far_sampler_and_trainer_were_apart_where_that_was_corr
     assert "gap=1.00e-02 importance=1.0200 largest=3.5000 capped=0.1250" in log_line(record)
     bare = record.model_copy(update={"learned": Learned(steps=1, loss=0.1, sampler_gap=0.01)})
     assert "importance" not in log_line(bare)
+
+
+def test_a_rounds_line_says_what_validation_cost_of_it():
+    record = RoundRecord(
+        round=2,
+        validation=Validation(prompts=4, accuracy=0.25, reward=0.25, outcomes={}),
+        best_round=0,
+        best_accuracy=0.5,
+        seconds=Seconds(sampling=6.0, update=2.0, validation=4.26, total=12.31),
+    )
+    assert round_line(record, 20) == "Round   2/20  validation  25.0%  12.3 s, 4.3 s of it validation"
 
 
 def test_a_console_that_cannot_be_written_to_falls_silent(monkeypatch):

@@ -196,7 +196,7 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
         )
         task = Task(stream, {e.prompt.id: e for e in prepared.train}, prepared.validation, grader)
         resumed = _resumed(session, engine, stream)
-        advice = advice_on_rate(config, sum(weight.numel() for weight in engine.policy.model.parameters()))
+        advice = advice_on_rate(config, engine.policy.model.get_base_model().num_parameters())
         for note in (*prepared.notes, *filter(None, [advice])):
             session.event("note", text=note)
         if resumed is None:
@@ -239,17 +239,22 @@ def _keeping(session: _Session, error: RatchetError) -> tuple[Ending, str]:
 
 def _engine(session: _Session, prepared: Prepared, policy: Policy) -> Engine:
     """Build optimizer and sampler with what was fixed for the run, fixing it now if this is its first start."""
-    fixed = _fixed(session, prepared, policy)
+
+    def note(text: str) -> None:
+        session.event("note", text=text)
+
+    fixed = _fixed(session, prepared, policy, note)
     torch.set_num_threads(fixed["threads"])
-    engine = new_engine(prepared, policy, Plan.stored(fixed), lambda text: session.event("note", text=text))
+    engine = new_engine(prepared, policy, Plan.stored(fixed), note)
     return replace(engine, sampler=_CountingSampler(engine.sampler, session.watch))
 
 
-def _fixed(session: _Session, prepared: Prepared, policy: Policy) -> dict[str, Any]:
+def _fixed(session: _Session, prepared: Prepared, policy: Policy, note: Callable[[str], None]) -> dict[str, Any]:
     """Return what must stay the same over all sessions of a run; refuse to go on where it cannot."""
     folder = session.folder
     record = folder.read_run()
-    versions = {name: metadata.version(name) for name in _PINNED}
+    packages = _PINNED if prepared.config.quantization == "none" else (*_PINNED, "bitsandbytes")
+    versions = {name: metadata.version(name) for name in packages}
     if "fixed" in record:
         fixed: dict[str, Any] = record["fixed"]
         for what, was, now in (
@@ -261,7 +266,7 @@ def _fixed(session: _Session, prepared: Prepared, policy: Policy) -> dict[str, A
                 raise Conflict(f"The run's {what} was {was} and is now {now}: it cannot go on to the same result.")
         _refuse_other_sampler(fixed["sampler"]["backend"], prepared.config, policy)
         if fixed["versions"] != {**versions, **_sampler_version(fixed)}:
-            session.event("note", text="Package versions differ from the run's start: results may differ.")
+            note("Package versions differ from the run's start: results may differ.")
         return fixed
     fixed = {
         "model_identity": policy.identity,
@@ -270,12 +275,12 @@ def _fixed(session: _Session, prepared: Prepared, policy: Policy) -> dict[str, A
         "dtype": str(policy.model.dtype).removeprefix("torch."),
         "attention": policy.model.config._attn_implementation,
         "threads": torch.get_num_threads(),
-        **Plan.fitted(prepared, policy).as_record(),
+        **Plan.fitted(prepared, policy, note).as_record(),
     }
     fixed["versions"] = {**versions, **_sampler_version(fixed)}
     folder.write_run({**record, "fixed": fixed})
     if fixed["sampler"]["backend"] == "vllm" or policy.device.type == "cuda":
-        session.event("note", text=f"Answers are sampled by {fixed['sampler']['backend']}: {fixed['sampler']['why']}")
+        note(f"Answers are sampled by {fixed['sampler']['backend']}: {fixed['sampler']['why']}")
     return fixed
 
 

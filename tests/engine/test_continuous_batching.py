@@ -213,7 +213,7 @@ def test_places_are_filled_when_enough_of_them_are_free(policy, monkeypatch):
 
 def test_answers_to_a_prompt_begin_next_to_each_other(policy, monkeypatch):
     monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": 5})
-    monkeypatch.setattr(in_process, "_PREFILL_TOKENS", 12)
+    monkeypatch.setattr(in_process, "_PREFILL_TOKENS", {"cpu": 12})
     requests = asked([4, 4, 4, 4], [3] * 4)
     _, seen = scripted(policy, requests)
     assert [len(prompts) for what, prompts in seen if what == "prefill"] == [3, 1]
@@ -296,7 +296,7 @@ def test_refilled_rows_write_what_they_write_together_and_alone(architecture, dt
     assert_same(sampled(policy, requests, NUCLEUS), together, tolerance)
     for rows, prefill, block in [(1, 4096, 64), (4, 40, 5), (7, 4096, 3)]:
         monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": rows})
-        monkeypatch.setattr(in_process, "_PREFILL_TOKENS", prefill)
+        monkeypatch.setattr(in_process, "_PREFILL_TOKENS", {"cpu": prefill})
         monkeypatch.setattr("ratchet.engine.sampler.transformers_batch._BLOCK_TOKENS", block)
         assert_same(sampled(policy, requests, NUCLEUS), together, tolerance)
 
@@ -329,7 +329,7 @@ def test_what_is_shared(policy, monkeypatch, prompts, shared):
 @pytest.mark.parametrize("architecture", ["llama", "gemma2"])
 def test_columns_that_no_row_needs_are_left_out(architecture, monkeypatch):
     policy = tiny_policy(architecture, end_ids=END_IDS)
-    monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": 4})
+    monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": 12})
     batches = []
 
     class Recorded(TransformersBatches):
@@ -341,9 +341,10 @@ def test_columns_that_no_row_needs_are_left_out(architecture, monkeypatch):
 
     shapes = recorded_forwards(policy, monkeypatch)
     columns = set()
-    for _ in InProcessSampler(policy, 1 << 20, Recorded(policy)).sample(asked([9, 6], [60] * 2), PLAIN, 20, lambda: None):
+    sampler = InProcessSampler(policy, 1 << 20, Recorded(policy))
+    for _ in sampler.sample(asked([9, 6], [90] * 2), PLAIN, 20, lambda: None):
         columns |= {layer.keys.shape[-2] for layer in batches[0]._cache.layers}
-    assert len(shapes) > 150
+    assert len(shapes) > 100
     assert max(width for _, width in shapes) <= 9 + 20
     assert max(columns) <= 9 + 20 + 64
 

@@ -50,7 +50,9 @@ def settings_of_the_process():
         "cores": os.sched_getaffinity(0),
         "interrupt": signal.getsignal(signal.SIGINT),
         "termination": signal.getsignal(signal.SIGTERM),
-        "random": (random.getstate(), str(np.random.get_state()), torch.random.get_rng_state().tolist()),
+        "random": random.getstate(),
+        "random of numpy": str(np.random.get_state()),
+        "random of torch": torch.random.get_rng_state().tolist(),
     }
 
 

@@ -121,4 +121,4 @@ def round_line(record: RoundRecord, rounds: int | None) -> str:
         for outcome in OUTCOMES[1:]:
             if count := record.outcomes.get(outcome, 0):
                 line += f"  {outcome.replace('_', ' ')} {count}"
-    return f"{line}  {record.seconds.total:.1f} s{best}"
+    return f"{line}  {record.seconds.total:.1f} s, {record.seconds.validation:.1f} s of it validation{best}"

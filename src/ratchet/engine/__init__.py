@@ -2,3 +2,7 @@
 
 It knows no folder layout, clock policy, database or web: what it reports goes through functions it is given.
 """
+
+from ratchet.engine.third_party import load_bitsandbytes
+
+load_bitsandbytes()  # before any of the engine's modules can import PEFT

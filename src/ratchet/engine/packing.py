@@ -1,13 +1,14 @@
 """Packing: a common prefix, several prompts that continue it, and their answers, in one row without padding.
 
 A prompt is computed once for all of its answers, and what all prompts of a row begin with (system prompt, worked
-examples) once for all of them: C + p + A * R tokens instead of A * (C + p + R) for one prompt with A answers. Each
+examples) once for all of them: C + p + A * R tokens instead of A * (C + p + R) for one prompt with A answers. Answers to
+a prompt that are the same token for token, as a policy that is sure of itself writes them, are computed once. Each
 token attends to its prefix, its prompt and its own answer alone, and positions restart after the prompt, so every
 token sees exactly what it would see alone. Plain rows, one prompt with one answer under the model's own causal mask,
 are the same thing with a budget of one answer a row; they serve architectures for which a mask of our own is not the
 whole story.
 
-Dimensions: T tokens of a row, N answer tokens of a row, A answers of a row.
+Dimensions: T tokens of a row, A answers of a row, N their tokens, U tokens of the answers that differ.
 """
 
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ class PackedAnswer:
 class PackedGroup:
     """Where a prompt, less the row's prefix, and its answers are in a row: (start, length) each, one after the other.
 
-    The last token of an answer predicts nothing that is trained on, so it is not in the row.
+    Only answers that differ. The last token of an answer predicts nothing that is trained on, so it is not in the row.
     """
 
     prompt: tuple[int, int]
@@ -51,9 +52,10 @@ class PackedRow:
         position_ids: (T,) positions, restarting after the prompt for each answer.
         prefix_length: How many tokens at the row's start belong to all of its prompts.
         groups: The prompts with their answers.
-        sources: (N,) index in the row of the token whose logits predict an answer token.
-        targets: (N,) the answer tokens.
-        answer_index: (N,) 0 .. A-1, which answer of this row.
+        sources: (U,) index in the row of the token whose logits predict an answer token.
+        targets: (U,) the answer tokens.
+        places: (N,) where in these each token of each answer is.
+        answer_index: (N,) 0 .. A-1, which answer of this row a token belongs to.
         numbers: The A answers' numbers, in that order.
     """
 
@@ -63,6 +65,7 @@ class PackedRow:
     groups: tuple[PackedGroup, ...]
     sources: Tensor
     targets: Tensor
+    places: Tensor
     answer_index: Tensor
     numbers: tuple[int, ...]
 
@@ -127,10 +130,12 @@ class _RowPlan:
     answer_tokens: int
     prompt_tokens: int = field(init=False)  # of the distinct prompts, each in full
     prompts: int = 1
+    seen: set[tuple[int, ...]] = field(init=False)  # answers to the last prompt
     shortest: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.prompt_tokens = self.shortest = len(self.answers[0].prompt_token_ids)
+        self.seen = {self.answers[0].token_ids}
 
     def add(self, answer: PackedAnswer, budget_tokens: int) -> bool:
         """Take in an answer if the row then fits the budget; tell whether it did."""
@@ -142,12 +147,14 @@ class _RowPlan:
             prompt_tokens += len(prompt)
             prompts += 1
         saved = (prompts - 1) * prefix if prefix >= _SHORTEST_PREFIX else 0
-        answer_tokens = self.answer_tokens + len(answer.token_ids)
+        is_new = prompt != last or answer.token_ids not in self.seen
+        answer_tokens = self.answer_tokens + (len(answer.token_ids) if is_new else 0)
         if prompt_tokens - saved + answer_tokens > budget_tokens:
             return False
         self.answers.append(answer)
         self.prefix, self.prompt_tokens, self.prompts, self.shortest = prefix, prompt_tokens, prompts, shortest
         self.answer_tokens = answer_tokens
+        self.seen = {answer.token_ids} if prompt != last else self.seen | {answer.token_ids}
         return True
 
     def build(self, device: torch.device) -> PackedRow:
@@ -156,29 +163,33 @@ class _RowPlan:
         ids: list[Sequence[int]] = [runs[0][0].prompt_token_ids[:prefix]]
         positions = [np.arange(prefix)]
         groups: list[PackedGroup] = []
-        sources, targets = [], []
-        end = prefix
+        sources, targets, places = [], [], []
+        end, predicted = prefix, 0
         for run in runs:
             prompt = run[0].prompt_token_ids
             segment = (end, len(prompt) - prefix)
             ids.append(prompt[prefix:])
             positions.append(np.arange(prefix, len(prompt)))
             end = prompt_end = end + segment[1]
-            places = []
+            segments: dict[tuple[int, ...], tuple[tuple[int, int], int]] = {}  # with where its tokens are predicted
             for answer in run:
                 length = len(answer.token_ids) - 1
-                places.append((end, length))
-                ids.append(answer.token_ids[:-1])
-                positions.append(np.arange(len(prompt), len(prompt) + length))
-                sources.append(np.concatenate([[prompt_end - 1], np.arange(end, end + length)]))
-                targets.append(answer.token_ids)
-                end += length
-            groups.append(PackedGroup(segment, tuple(places)))
+                if answer.token_ids not in segments:
+                    segments[answer.token_ids] = ((end, length), predicted)
+                    ids.append(answer.token_ids[:-1])
+                    positions.append(np.arange(len(prompt), len(prompt) + length))
+                    sources.append(np.concatenate([[prompt_end - 1], np.arange(end, end + length)]))
+                    targets.append(answer.token_ids)
+                    end += length
+                    predicted += length + 1
+                first = segments[answer.token_ids][1]
+                places.append(np.arange(first, first + length + 1))
+            groups.append(PackedGroup(segment, tuple(place for place, _ in segments.values())))
         lengths = [len(answer.token_ids) for answer in self.answers]
-        columns = (np.concatenate(ids), np.concatenate(positions), np.concatenate(sources), np.concatenate(targets))
-        input_ids, position_ids, source_ids, target_ids = (
-            torch.from_numpy(column.astype(np.int64)).to(device) for column in columns
-        )
+        columns = [np.concatenate(parts) for parts in (ids, positions, sources, targets, places)]
+        columns.append(np.repeat(np.arange(len(lengths)), lengths))
+        tensors = [torch.from_numpy(column.astype(np.int64)).to(device) for column in columns]
+        input_ids, position_ids, source_ids, target_ids, place_ids, answer_index = tensors
         return PackedRow(
             input_ids=input_ids,
             position_ids=position_ids,
@@ -186,6 +197,7 @@ class _RowPlan:
             groups=tuple(groups),
             sources=source_ids,
             targets=target_ids,
-            answer_index=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device),
+            places=place_ids,
+            answer_index=answer_index,
             numbers=tuple(answer.number for answer in self.answers),
         )

@@ -26,10 +26,16 @@ from transformers.utils.logging import disable_progress_bar
 from ratchet.config import LoraSettings, Loss, RunConfig
 from ratchet.engine.chat import Chat
 from ratchet.engine.decoder.weights import decoder_weights
-from ratchet.engine.memory import is_out_of_memory, out_of_memory_as
-from ratchet.engine.model_files import SMOLLM2, ModelFiles, locate, model_config, smollm2
+from ratchet.engine.memory import Load, Shape, is_out_of_memory, out_of_memory_as
+from ratchet.engine.model_files import SMOLLM2, ModelFiles, conversion_path, in_folder, locate, model_config
+from ratchet.engine.quantization import (
+    compute_dtype,
+    is_quantized,
+    load_keywords,
+    make_trainable,
+    refuse_other_quantization,
+)
 from ratchet.errors import InvalidSetting, ModelUnavailable, RatchetError
-from ratchet.journal import models_home
 
 # Bars of several libraries would run through each other; what a run shows is decided by its surface.
 disable_progress_bar()
@@ -96,17 +102,30 @@ class Policy:
 
     @property
     def merged_bytes(self) -> int:
-        """What ``merged`` needs besides the model: a second copy of every weight that the adapter adds to."""
-        layers = [module for module in self.model.modules() if isinstance(module, LoraLayer)]
-        return sum(_adapted_weight(layer).nbytes for layer in layers)
+        """What ``merged`` needs besides the model: a second copy of every weight that the adapter is added into."""
+        return sum(_adapted_weight(layer).nbytes for layer in _mergeable_layers(self.model))
+
+    def memory_load(self, longest_prompt: int, longest_answer: int) -> Load:
+        """Return what a run of this policy asks of its device; lengths in tokens."""
+        adapter_weights = sum(weight.numel() for weight in self.parameters)
+        return Load(
+            shape=Shape.of(self.model.config, self.model.dtype, own_decoder=self.decoder is not None),
+            # As it is in memory: quantized weights count with their few bits.
+            weight_bytes=int(self.model.get_base_model().get_memory_footprint()) - 4 * adapter_weights,
+            merged_bytes=self.merged_bytes,
+            adapter_weights=adapter_weights,
+            longest_prompt=longest_prompt,
+            longest_answer=longest_answer,
+        )
 
     @contextmanager
     def merged(self) -> Iterator[None]:
         """Add the adapter into the base weights for the block; afterwards the very same base weights are back.
 
-        The originals are set aside, not recomputed: subtracting what was added would leave rounding behind.
+        The originals are set aside, not recomputed: subtracting what was added would leave rounding behind. Nothing can
+        be added into quantized weights: there the adapter goes on working beside them.
         """
-        layers = [module for module in self.model.modules() if isinstance(module, LoraLayer)]
+        layers = _mergeable_layers(self.model)
         originals: list[tuple[LoraLayer, torch.nn.Parameter, Tensor]] = []
         was_training = self.model.training
         self.model.eval()
@@ -133,6 +152,11 @@ class Policy:
                 yield
         finally:
             self.is_reference = False
+
+
+def _mergeable_layers(model: PeftModel) -> list[LoraLayer]:
+    layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    return [layer for layer in layers if not is_quantized(_adapted_weight(layer))]
 
 
 def _adapted_weight(layer: LoraLayer) -> torch.nn.Parameter:
@@ -167,8 +191,9 @@ def load_chat(config: RunConfig) -> tuple[Chat, ModelFiles]:
         ModelUnavailable: nothing usable is there, or it is a vision model.
     """
     files = locate(config.model)
-    if files.name == SMOLLM2 and files.gguf_file:
-        files = _converted_smollm2(files)
+    # Reading GGUF takes most of a minute each time, and cannot be followed by quantizing at once.
+    if files.gguf_file and (files.name == SMOLLM2 or config.quantization != "none"):
+        files = _converted(files)
     model_settings = model_config(files)
     if "vision_config" in model_settings:
         raise ModelUnavailable(_VISION_MODEL.format(files.name))
@@ -189,12 +214,12 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
 
     Raises:
         ModelUnavailable: the weights cannot be read or are of a kind that cannot be trained here.
-        InvalidSetting: the loss does not go with the model.
+        InvalidSetting: the loss or the quantization does not go with the model.
         OutOfMemory: they do not fit.
     """
     device = chosen_device(config.device)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    keywords = _load_keywords(files, config)
+    dtype = compute_dtype(device)
+    keywords = _load_keywords(files, config) | load_keywords(config.quantization, device, model_config(files))
     if files.gguf_file:
         keywords["quantization_config"] = GgufConfig(dequantize=True)
     with out_of_memory_as("loading"), _unavailable(files):
@@ -202,6 +227,7 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
             files.source, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **keywords
         )
     _refuse_incomplete(files, report)
+    refuse_other_quantization(model, files.name, config.quantization)
     if getattr(model.config, "vision_config", None) is not None:  # of a hub id, whose configuration came with it
         raise ModelUnavailable(_VISION_MODEL.format(files.name))
     with _unavailable(files):
@@ -214,7 +240,11 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
         )
     identity = files.identity or str(getattr(model.config, "_commit_hash", None) or config.revision)
     with out_of_memory_as("loading"):
-        peft_model = with_new_adapter(model, config.lora, config.seed).to(device)
+        peft_model = with_new_adapter(model, config.lora, config.seed)
+        if config.quantization == "none":
+            peft_model.to(device)
+        else:  # there already
+            make_trainable(peft_model, device)
     peft_model.eval()
     return Policy(peft_model, chat, device, files, identity)
 
@@ -307,10 +337,12 @@ def _reason(error: Exception) -> str:
     return ": ".join(parts)[:300]
 
 
-def _converted_smollm2(files: ModelFiles) -> ModelFiles:
-    """Convert the packaged GGUF file to safetensors once, since reading GGUF takes most of a minute each time."""
-    target = models_home() / SMOLLM2
-    temporary = target.with_name(f".{SMOLLM2}.tmp")
+def _converted(files: ModelFiles) -> ModelFiles:
+    """Convert a GGUF file to a folder of safetensors in float32, once; return that folder."""
+    target = conversion_path(files)
+    if (target / "config.json").is_file():
+        return in_folder(files.name, target)
+    temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     with _unavailable(files):
         AutoTokenizer.from_pretrained(files.source, gguf_file=files.gguf_file).save_pretrained(temporary)
@@ -324,4 +356,4 @@ def _converted_smollm2(files: ModelFiles) -> ModelFiles:
         _refuse_incomplete(files, report)
         model.save_pretrained(temporary)
         temporary.rename(target)
-    return smollm2()
+    return in_folder(files.name, target)

@@ -15,6 +15,7 @@ from ratchet.engine.chat import Chat
 from ratchet.engine.evaluate import EncodedPrompt
 from ratchet.engine.model_files import ModelFiles, model_config
 from ratchet.engine.policy import chosen_device, load_chat
+from ratchet.engine.quantization import refuse_impossible
 from ratchet.engine.sampler.choice import refuse_absent
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 from ratchet.records import Prompt
@@ -53,8 +54,9 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None) -> Pr
         InvalidSetting, IncompatibleData, ModelUnavailable: what is wrong, before any weights load.
     """
     config = config.resolved()
-    chosen_device(config.device)
+    device = chosen_device(config.device)
     refuse_absent(config.sampler)
+    refuse_impossible(config.quantization, device)
     if config.reward.format_bonus == "pattern" and config.reward.format_pattern:
         compile_pattern(config.reward.format_pattern)
     dataset = load(
@@ -72,6 +74,8 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None) -> Pr
         verifier.close()
         raise
     notes = [*dataset.notes, *left_out, *_advice(config, chat, len(splits[0]))]
+    if config.quantization != "none" and device.type == "cpu":
+        notes.append(f"Quantization is {config.quantization}: on a CPU it saves memory but no time.")
     train, validation, heldout = splits
     return Prepared(config, verifier, chat, files, train, validation, heldout, tuple(notes))
 

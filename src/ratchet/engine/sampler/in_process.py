@@ -31,11 +31,11 @@ from ratchet.errors import NotFinite
 from ratchet.records import Completion
 
 # More rows at a time make a step longer without making a token cheaper.
-_MOST_ROWS = {"cpu": 256, "cuda": 1024, "mps": 256}
+_MOST_ROWS = {"cpu": 128, "cuda": 1024, "mps": 256}
 # Waiting answers come in when this share of the rows is free: each time the batch is touched as a whole.
 _REFILL_SHARE = 1 / 8
-# Prompts are computed so many tokens at a time.
-_PREFILL_TOKENS = 4096
+# Prompts are computed so many tokens at a time: enough for fast products, and few beside the cache.
+_PREFILL_TOKENS = {"cpu": 1024, "cuda": 8192, "mps": 4096}
 # The prompts' common beginning is computed apart when that saves so many tokens: it is a forward pass more.
 _WORTH_SHARING_TOKENS = 64
 # An answer's random numbers are drawn so many at a time.
@@ -75,13 +75,12 @@ class InProcessSampler:
 
         Answers that finish in the same step come by request and answer.
         """
-        most_rows = _MOST_ROWS[self._policy.device.type]
-        waiting = _Waiting(requests, max_answer_tokens, self._budget_tokens, most_rows)
+        waiting = _Waiting(requests, max_answer_tokens, self._budget_tokens, self._policy.device.type)
         if not waiting:
             return
         rows = _Rows(min(waiting.room, len(waiting)), self._policy.chat.end_ids, greedy=settings.greedy)
         check()
-        with out_of_memory_as("sampling"), self._batches.batch(waiting.common_prefix()) as batch:
+        with out_of_memory_as("sampling"), self._batches.batch(waiting.common_prefix) as batch:
             _refill(batch, rows, waiting, check)
             while rows:
                 check()
@@ -144,14 +143,16 @@ class _Answer:
 class _Waiting:
     """The answers that have not begun: the shortest prompts first, answers to the same prompt next to each other."""
 
-    def __init__(self, requests: Sequence[SampleRequest], longest: int, budget_tokens: int, most_rows: int) -> None:
+    def __init__(self, requests: Sequence[SampleRequest], longest: int, budget_tokens: int, device_type: str) -> None:
         self.prompts: Any = None  # computed, those of ``_next``
         self._requests = requests
         self._longest = longest
         self._budget_tokens = budget_tokens
-        self._most_rows = most_rows
+        self._most_rows = _MOST_ROWS[device_type]
+        self._prefill_tokens = min(_PREFILL_TOKENS[device_type], budget_tokens)
         wanted = [number for number, request in enumerate(requests) if request.answers > 0]
         self._order = sorted(wanted, key=lambda number: (len(requests[number].prompt_token_ids), number))
+        self.common_prefix = self._common_prefix() if wanted else ()
         self._chunks = deque(self._in_chunks())
         self._next: deque[tuple[int, _Answer]] = deque()  # with the place of each one's prompt in ``prompts``
         self._left = sum(requests[number].answers for number in wanted)
@@ -163,15 +164,15 @@ class _Waiting:
         """Split the requests into those whose prompts are computed together."""
         chunk: list[int] = []
         for number in self._order:
-            tokens = (len(chunk) + 1) * len(self._requests[number].prompt_token_ids)
-            if chunk and tokens > min(_PREFILL_TOKENS, self._budget_tokens):
+            own = len(self._requests[number].prompt_token_ids) - len(self.common_prefix)
+            if chunk and (len(chunk) + 1) * own > self._prefill_tokens:
                 yield chunk
                 chunk = []
             chunk.append(number)
         if chunk:
             yield chunk
 
-    def common_prefix(self) -> tuple[int, ...]:
+    def _common_prefix(self) -> tuple[int, ...]:
         """Return what all prompts begin with, where computing it once pays; a token of each prompt is left out."""
         prompts = [self._requests[number].prompt_token_ids for number in self._order]
         first, last = min(prompts), max(prompts)  # in the order of their tokens: the two that differ first

@@ -87,6 +87,7 @@ class TransformersBatch:
     @torch.inference_mode()
     def __init__(self, policy: Policy, common_prefix: tuple[int, ...]) -> None:
         self._policy = policy
+        self._cache_argument = policy.cache_argument  # looked up once: it inspects a signature
         self._cache = self._new_cache()
         self._end = 0  # the column that is written next
         # On the CPU: what decides about columns must not wait for the device.
@@ -208,7 +209,7 @@ class TransformersBatch:
             position_ids=(columns[-input_ids.shape[1] :] - first).clamp(min=0),
             use_cache=True,
             logits_to_keep=1,
-            **{self._policy.cache_argument: cache},
+            **{self._cache_argument: cache},
         )
         logits: Tensor = result.logits[:, -1]
         return logits

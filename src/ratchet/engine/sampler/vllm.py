@@ -169,7 +169,7 @@ class VllmSampler:
         under_way = {f"{request}-{answer}": (request, answer) for request, answer in wanted}
         try:
             with _engine_faults():
-                # From what the cache happens to hold, the last digits would depend on what was sampled before.
+                # A resumed run starts with an empty cache; what is held must not decide how a prompt is computed.
                 engine.reset_prefix_cache()
                 for name, (request, answer) in under_way.items():
                     engine.add_request(
@@ -180,7 +180,8 @@ class VllmSampler:
                     )
             while under_way:
                 check()
-                with _engine_faults():
+                # It also draws from torch's own generator, for nothing: every answer has a seed.
+                with _engine_faults(), torch.random.fork_rng(devices=[]):
                     outputs = engine.step()
                 for output in outputs:
                     if output.finished:

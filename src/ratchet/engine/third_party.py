@@ -1,0 +1,45 @@
+"""Imports bitsandbytes, where it is installed, before PEFT does: quietly, and without a look outside this machine.
+
+Loads neither it nor torch by itself: ``load_bitsandbytes`` does.
+"""
+
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_NOT_NEEDED = "Failed to load CPU gemm_4bit_forward"
+
+
+def _is_needed(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(_NOT_NEEDED)
+
+
+def load_bitsandbytes() -> None:
+    """Import bitsandbytes, if it is installed.
+
+    PEFT imports it for every model, quantized or not. On processors with AVX512-BF16 it then asks the package
+    ``kernels``, if there is one, to fetch code from the hub, which nobody asked for.
+    """
+    if importlib.util.find_spec("bitsandbytes") is None or "bitsandbytes" in sys.modules:
+        return
+    # It then says that the kernel is missing; ``quantization.py`` keeps that kernel from being used.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_is_needed)
+    with _absent("kernels"):
+        importlib.import_module("bitsandbytes")
+
+
+@contextmanager
+def _absent(package: str) -> Iterator[None]:
+    """Make a package look as if it were not installed."""
+    known = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
+    for name in known:
+        del sys.modules[name]
+    sys.modules[package] = None  # type: ignore[assignment] # the documented way to make an import fail
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+        sys.modules.update(known)
