@@ -54,7 +54,8 @@ def test_a_resumed_run_is_the_same_bytes(kind, tmp_path):
     assert ended(folder)["adapter_sha256"] == ended(whole)["adapter_sha256"]
     fixed = whole.read_run()["fixed"]
     assert fixed["versions"]["bitsandbytes"]
-    assert fixed["plain_rows"] is False
+    assert fixed["forward"]["rows"] == "packed"
+    assert fixed["batches"] == "transformers"
     assert not any(re.search("versions differ", note) for note in notes(folder))
     # What samples and what learns are the same policy.
     assert all(record["learned"]["sampler_gap"] < 1e-4 for record in records(whole)[1:])

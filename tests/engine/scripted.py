@@ -16,6 +16,7 @@ from ratchet.engine.update import Learner, new_optimizer
 from ratchet.records import Completion, Grade, Prompt
 
 from .models import random_ids, tiny_policy
+from .ways import PACKED_WHOLE
 
 _GRADES = {
     "right": Grade(1.0, "graded"),
@@ -101,7 +102,7 @@ class Rounds:
         self.states = {}
         self.policy = tiny_policy(fresh=True)
         optimizer = new_optimizer(self.policy, 1e-2, self.config.optimizer)
-        self.learner = Learner(self.policy, self.config.rl, optimizer, 1.0, 1024, plain_rows=False)
+        self.learner = Learner(self.policy, self.config.rl, optimizer, 1.0, 1024, forward=PACKED_WHOLE)
         self.sampler = ScriptedSampler(self.calls, list(training), list(validation))
         self.prompts = [EncodedPrompt(prompt(n), random_ids(4, seed=n)) for n in range(1, prompts + 1)]
         self.stop = stop or (lambda when: None)

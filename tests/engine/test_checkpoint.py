@@ -7,6 +7,7 @@ from safetensors.torch import save
 from ratchet.config import OptimizerSettings, RlSettings, RunConfig
 from ratchet.engine import checkpoint
 from ratchet.engine.checkpoint import Progress
+from ratchet.engine.logprobs import PLAIN
 from ratchet.engine.update import Learner, new_optimizer, update
 from ratchet.errors import Conflict
 from ratchet.records import Learned, RoundRecord, Seconds, Validation
@@ -16,7 +17,7 @@ from .models import group_of, random_ids, tiny_policy
 
 def learner_of(policy):
     settings = RunConfig(rl=RlSettings(answers_per_prompt=2, prompts_per_round=1, max_answer_tokens=16)).resolved().rl
-    return Learner(policy, settings, new_optimizer(policy, 1e-2, OptimizerSettings()), 1.0, 512, plain_rows=False)
+    return Learner(policy, settings, new_optimizer(policy, 1e-2, OptimizerSettings()), 1.0, 512, forward=PLAIN)
 
 
 def take_round(learner, number):

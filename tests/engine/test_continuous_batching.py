@@ -1,6 +1,7 @@
 """Continuous batching: whatever is in the batch and whoever takes whose place, each answer is what it is alone."""
 
 import zlib
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -9,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.engine.distribution import GREEDY, SamplingSettings, draw, sampling_logprobs
+from ratchet.engine.distribution import GREEDY, SamplingSettings, draw_with_logprobs
 from ratchet.engine.sampler import SampleRequest, in_process
 from ratchet.engine.sampler.in_process import InProcessSampler
-from ratchet.engine.sampler.transformers_batch import TransformersBatch
+from ratchet.engine.sampler.transformers_batch import TransformersBatches
 
 from .models import ARCHITECTURES, EOS, TURN, VOCABULARY, random_ids, tiny_policy
 
@@ -57,6 +58,18 @@ class ScriptedBatch:
         self.logits = logits_of(self.rows)
 
 
+class ScriptedBatches:
+    def __init__(self, seen):
+        self.seen = seen
+
+    @contextmanager
+    def batch(self, common_prefix):
+        yield ScriptedBatch(common_prefix, self.seen)
+
+    def rest(self):
+        self.seen.append(("rest", None))
+
+
 def logits_of(rows):
     generators = [np.random.default_rng(zlib.crc32(repr(row).encode())) for row in rows]
     return torch.tensor(np.array([2 * generator.standard_normal(VOCABULARY) for generator in generators]))
@@ -65,7 +78,7 @@ def logits_of(rows):
 def scripted(policy, requests, budget_tokens=1 << 20, longest=LONGEST, sampling=PLAIN):
     """Return what the sampler yields, each with how much it had done until then; and all that it did."""
     seen = []
-    sampler = InProcessSampler(policy, budget_tokens, lambda _, common_prefix: ScriptedBatch(common_prefix, seen))
+    sampler = InProcessSampler(policy, budget_tokens, ScriptedBatches(seen))
     stream = sampler.sample(requests, sampling, longest, lambda: None)
     return [(one, len(seen)) for one in stream], seen
 
@@ -74,12 +87,12 @@ def alone(request, answer, longest, sampling=PLAIN):
     """Write one answer by the book: one token after the other, one random number at a time."""
     generator = np.random.default_rng([*request.random_key, answer])
     history, logprobs, full = request.prompt_token_ids, [], []
-    for _ in range(min(longest, request.max_answer_tokens or longest)):
+    for _ in range(request.limit(answer, longest)):
         logits = logits_of([history])
         uniform = None if sampling.greedy else torch.tensor([generator.random(dtype=np.float32)])
-        token = draw(logits, uniform, sampling)
-        for kept, value in zip((logprobs, full), sampling_logprobs(logits, token, sampling), strict=True):
-            kept.append(value.item())
+        token, sampled_with, unscaled = draw_with_logprobs(logits, uniform, sampling)
+        logprobs.append(sampled_with.item())
+        full.append(unscaled.item())
         history = (*history, token.item())
         if token.item() in END_IDS:
             break
@@ -88,9 +101,18 @@ def alone(request, answer, longest, sampling=PLAIN):
 
 
 def asked(lengths, answers, prefix=0, limits=None):
+    """Ask for answers to prompts of these lengths. ``limits``: what each prompt's answers may have at most, or None.
+
+    Each further answer of a prompt may have three tokens more, so that the limits within one differ.
+    """
     limits = limits or [None] * len(lengths)
     return [
-        SampleRequest(random_ids(prefix, seed=99) + random_ids(length, seed=number), count, (7, number), limit)
+        SampleRequest(
+            random_ids(prefix, seed=99) + random_ids(length, seed=number),
+            count,
+            (7, number),
+            None if limit is None else tuple(limit + 3 * answer for answer in range(count)),
+        )
         for number, (length, count, limit) in enumerate(zip(lengths, answers, limits, strict=True))
     ]
 
@@ -141,9 +163,8 @@ def test_budget_prompts_and_order(policy, shapes, budget_tokens, longest):
     assert [prompt for prompts in computed for prompt in prompts] == [r.prompt_token_ids for r in wanted]
     assert all(len(p) == 1 or len(p) * max(map(len, p)) <= budget_tokens for p in computed)
     # Rows times what the longest of them may become stays within the budget; one row always runs.
-    longest_answer = max((min(longest, r.max_answer_tokens or longest) for r in wanted), default=0)
     admitted = [rows for what, rows in seen if what == "admit"]
-    assert all(len(rows) == 1 or len(rows) * (len(rows[-1]) + longest_answer) <= budget_tokens for rows in admitted)
+    assert all(len(rows) == 1 or len(rows) * (len(rows[-1]) + longest) <= budget_tokens for rows in admitted)
     # Answers come in the step in which they end, those of one step by request and answer.
     for one, done in yielded:
         _, rows = seen[done - 1]
@@ -207,15 +228,18 @@ def test_a_request_has_a_limit_of_its_own_but_no_higher_one(policy):
         longer[one.request, one.answer] = one.completion
     limits = [4, None, 50]
     for one, _ in scripted(policy, asked([5, 3, 9], [8] * 3, limits=limits), longest=12)[0]:
-        limit, whole = min(12, limits[one.request] or 12), longer[one.request, one.answer]
+        own = limits[one.request]
+        limit = 12 if own is None else min(12, own + 3 * one.answer)
+        whole = longer[one.request, one.answer]
         assert one.completion.token_ids == whole.token_ids[:limit]
         assert one.completion.finish == ("stop" if len(whole.token_ids) <= limit else "length")
     assert max(len(completion.token_ids) for completion in longer.values()) > 12
 
 
-def test_a_limit_below_one_token_is_refused():
-    with pytest.raises(ValueError, match="max_answer_tokens is 0"):
-        SampleRequest((1, 2), 1, max_answer_tokens=0)
+@pytest.mark.parametrize("longest", [(0,), (3, 3), ()])
+def test_a_limit_for_each_answer_of_one_token_or_more_or_none(longest):
+    with pytest.raises(ValueError, match="longest must be 1 limits of one token or more"):
+        SampleRequest((1, 2), 1, longest=longest)
 
 
 def test_numbers_drawn_in_blocks_are_those_drawn_one_by_one():
@@ -308,13 +332,17 @@ def test_columns_that_no_row_needs_are_left_out(architecture, monkeypatch):
     monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": 12})
     batches = []
 
-    def makes_batch(policy, common_prefix):
-        batches.append(TransformersBatch(policy, common_prefix))
-        return batches[-1]
+    class Recorded(TransformersBatches):
+        @contextmanager
+        def batch(self, common_prefix):
+            with super().batch(common_prefix) as batch:
+                batches.append(batch)
+                yield batch
 
     shapes = recorded_forwards(policy, monkeypatch)
     columns = set()
-    for _ in InProcessSampler(policy, 1 << 20, makes_batch).sample(asked([9, 6], [90] * 2), PLAIN, 20, lambda: None):
+    sampler = InProcessSampler(policy, 1 << 20, Recorded(policy))
+    for _ in sampler.sample(asked([9, 6], [90] * 2), PLAIN, 20, lambda: None):
         columns |= {layer.keys.shape[-2] for layer in batches[0]._cache.layers}
     assert len(shapes) > 100
     assert max(width for _, width in shapes) <= 9 + 20

@@ -11,7 +11,7 @@ from ratchet.config import RlSettings
 from ratchet.engine.distribution import (
     GREEDY,
     SamplingSettings,
-    draw,
+    draw_with_logprobs,
     sampling_logprobs,
     scaled_logits,
     taken_logprobs,
@@ -22,6 +22,10 @@ INF = float("inf")
 # Exact in binary, so that sums at the edge are exact too.
 HALVES = torch.tensor([[0.125, 0.5, 0.25, 0.125]]).log()
 JUST_BELOW_ONE = np.nextafter(np.float32(1), np.float32(0)).item()
+
+
+def drawn_tokens(logits, uniform, settings):
+    return draw_with_logprobs(logits, uniform, settings)[0]
 
 
 def kept(logits):
@@ -93,36 +97,44 @@ def test_keeping_a_token_that_stays_anyway_changes_nothing():
 
 def test_log_probabilities_worked_by_hand():
     logits = HALVES + 7.0  # a constant drops out
-    sampled, full = sampling_logprobs(logits, torch.tensor([2]), SamplingSettings(top_k=2))
+    own = SamplingSettings(top_k=2)
+    drawn, sampled, full = draw_with_logprobs(logits, torch.tensor([0.8]), own)
     # .25 of everything; of the two that stay 1/3
+    assert drawn.tolist() == [2]
     torch.testing.assert_close(full.exp(), torch.tensor([0.25]))
     torch.testing.assert_close(sampled.exp(), torch.tensor([1 / 3]))
+    torch.testing.assert_close(sampling_logprobs(logits, drawn, own), sampled)
 
 
 def test_temperature_comes_before_truncation():
     # At T = 0.5 probabilities are squared: 1/64, 16/64, 4/64, 1/64 over 22/64
     settings = SamplingSettings(temperature=0.5, top_p=0.9)  # 16/22 = .73, 20/22 = .909: two stay; at T = 1 three would
-    sampled, full = sampling_logprobs(HALVES, torch.tensor([2]), settings)
+    drawn, sampled, full = draw_with_logprobs(HALVES, torch.tensor([0.9]), settings)
+    assert drawn.tolist() == [2]
     torch.testing.assert_close(full.exp(), torch.tensor([4 / 22]))
     torch.testing.assert_close(sampled.exp(), torch.tensor([4 / 20]))
+    torch.testing.assert_close(sampling_logprobs(HALVES, drawn, settings), sampled)
 
 
 def test_without_truncation_both_are_one():
-    sampled, full = sampling_logprobs(HALVES, torch.tensor([0]), SamplingSettings(temperature=0.7))
-    assert sampled is full
+    for settings, uniform in ((SamplingSettings(temperature=0.7), torch.tensor([0.5])), (GREEDY, None)):
+        _, sampled, full = draw_with_logprobs(HALVES, uniform, settings)
+        assert sampled is full
 
 
 def test_a_token_outside_the_nucleus_has_a_finite_log_probability_if_it_was_drawn():
-    sampled, _ = sampling_logprobs(HALVES, torch.tensor([3]), SamplingSettings(top_k=1))
+    sampled = sampling_logprobs(HALVES, torch.tensor([3]), SamplingSettings(top_k=1))
     torch.testing.assert_close(sampled.exp(), torch.tensor([0.2]))  # .125 of .5 + .125
 
 
 def test_greedy_leaves_the_other_settings_unused():
     odd = SamplingSettings(temperature=0.3, top_k=1, top_p=0.1, greedy=True)
     assert not odd.truncates
-    assert [t.tolist() for t in sampling_logprobs(HALVES, torch.tensor([2]), odd)] == [
-        t.tolist() for t in sampling_logprobs(HALVES, torch.tensor([2]), GREEDY)
-    ]
+    token = torch.tensor([2])
+    assert sampling_logprobs(HALVES, token, odd).tolist() == sampling_logprobs(HALVES, token, GREEDY).tolist()
+    both = [draw_with_logprobs(HALVES, torch.tensor([0.99]), settings) for settings in (odd, GREEDY)]
+    assert [t.tolist() for t in both[0]] == [t.tolist() for t in both[1]]
+    assert both[0][1].exp().tolist() == pytest.approx([0.5])
 
 
 def test_taken_logprobs_are_log_softmax_with_its_gradient():
@@ -187,20 +199,20 @@ def test_ties_at_the_edge_of_top_k_all_stay_as_in_transformers():
 def test_a_token_is_drawn_where_its_share_of_the_unit_interval_lies():
     # shares in order of the vocabulary: [0, .125) [.125, .625) [.625, .875) [.875, 1)
     uniform = torch.tensor([0.0, 0.124, 0.126, 0.624, 0.626, 0.874, 0.876, JUST_BELOW_ONE])
-    drawn = draw(HALVES.expand(8, -1), uniform, SamplingSettings())
+    drawn = drawn_tokens(HALVES.expand(8, -1), uniform, SamplingSettings())
     assert drawn.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_evenly_spread_numbers_give_exactly_the_probabilities():
     settings = SamplingSettings(temperature=0.5)  # 1/22, 16/22, 4/22, 1/22
     uniform = (torch.arange(2200) + 0.5) / 2200
-    drawn = draw(HALVES.expand(2200, -1), uniform, settings)
+    drawn = drawn_tokens(HALVES.expand(2200, -1), uniform, settings)
     assert torch.bincount(drawn, minlength=4).tolist() == [100, 1600, 400, 100]
 
 
 @pytest.mark.parametrize("settings", [SamplingSettings(top_k=2), SamplingSettings(top_p=0.7)])
 def test_evenly_spread_numbers_never_draw_what_was_left_out(settings):
-    drawn = draw(HALVES.expand(300, -1), (torch.arange(300) + 0.5) / 300, settings)
+    drawn = drawn_tokens(HALVES.expand(300, -1), (torch.arange(300) + 0.5) / 300, settings)
     assert torch.bincount(drawn, minlength=4).tolist() == [0, 200, 100, 0]
 
 
@@ -209,24 +221,24 @@ def test_evenly_spread_numbers_never_draw_what_was_left_out(settings):
 def test_a_token_of_probability_zero_is_never_drawn_at_the_edges(uniform, impossible):
     logits = torch.zeros(1, 4)
     logits[:, impossible] = -INF
-    assert draw(logits, torch.tensor([uniform]), SamplingSettings()).item() not in impossible
+    assert drawn_tokens(logits, torch.tensor([uniform]), SamplingSettings()).item() not in impossible
 
 
 def test_a_token_too_unlikely_for_float32_is_never_drawn_at_the_edges():
     logits = torch.tensor([[-200.0, 0.0, 0.0, -200.0]])
     for uniform in (0.0, JUST_BELOW_ONE):
-        assert draw(logits, torch.tensor([uniform]), SamplingSettings()).item() in (1, 2)
+        assert drawn_tokens(logits, torch.tensor([uniform]), SamplingSettings()).item() in (1, 2)
 
 
 def test_a_uniform_number_in_double_precision_may_round_up_to_one():
     uniform = torch.tensor([1 - 1e-12], dtype=torch.float64)
-    assert draw(torch.zeros(1, 3), uniform, SamplingSettings()).item() == 2
+    assert drawn_tokens(torch.zeros(1, 3), uniform, SamplingSettings()).item() == 2
 
 
 def test_greedy_takes_the_likeliest_and_of_equals_the_first():
     logits = torch.tensor([[0.0, 2.0, 2.0], [5.0, 1.0, 4.0]])
-    assert draw(logits, None, GREEDY).tolist() == [1, 0]
-    assert draw(logits, torch.tensor([0.99, 0.99]), GREEDY).tolist() == [1, 0]
+    assert drawn_tokens(logits, None, GREEDY).tolist() == [1, 0]
+    assert drawn_tokens(logits, torch.tensor([0.99, 0.99]), GREEDY).tolist() == [1, 0]
 
 
 FEW = st.lists(st.floats(-30, 30), min_size=2, max_size=12)
@@ -237,10 +249,11 @@ FEW = st.lists(st.floats(-30, 30), min_size=2, max_size=12)
 def test_what_is_drawn_was_possible_and_has_the_log_probability_it_was_drawn_with(values, top_k, top_p, temperature, u):
     own = SamplingSettings(temperature, top_p, top_k)
     logits = torch.tensor([values], dtype=torch.float32)
-    token = draw(logits, torch.tensor([u]), own)
+    token, sampled, full = draw_with_logprobs(logits, torch.tensor([u]), own)
     allowed = truncated(scaled_logits(logits, temperature), top_k, top_p)
     assert allowed[0, token] > -INF
-    sampled, full = sampling_logprobs(logits, token, own)
+    torch.testing.assert_close(sampling_logprobs(logits, token, own), sampled, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(full, taken_logprobs(scaled_logits(logits, temperature), token), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(sampled, allowed.log_softmax(-1)[0, token], atol=1e-5, rtol=1e-5)
     assert full <= sampled + 1e-5
     assert sampled <= 1e-6

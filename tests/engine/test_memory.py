@@ -86,7 +86,7 @@ MEASURE = """
 import resource, sys
 import torch, transformers
 from ratchet.config import LoraSettings
-from ratchet.engine.logprobs import answer_logprobs
+from ratchet.engine.logprobs import PLAIN, answer_logprobs
 from ratchet.engine.memory import Shape, activation_bytes
 from ratchet.engine.packing import PackedAnswer, pack
 from ratchet.engine.policy import Policy, with_new_adapter
@@ -103,11 +103,11 @@ if recomputed:
 policy = Policy(model, None, torch.device("cpu"), None, "")
 
 def row(prompt, answers, length):
-    packed = [PackedAnswer(tuple(range(prompt)), tuple(range(length)), n) for n in range(answers)]
+    packed = [PackedAnswer(tuple(range(prompt)), tuple(range(n, n + length)), n) for n in range(answers)]
     return pack(packed, 1 << 30, device=policy.device, plain=False)[0]
 
 def step(row):
-    answer_logprobs(policy, row, 1.0).sum().backward()
+    answer_logprobs(policy, row, 1.0, PLAIN).sum().backward()
 
 step(row(8, 2, 8))
 with open("/proc/self/statm") as file:

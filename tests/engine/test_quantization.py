@@ -18,7 +18,7 @@ from ratchet.config import RlSettings, RunConfig
 from ratchet.config_text import build
 from ratchet.engine import quantization, third_party
 from ratchet.engine.distribution import SamplingSettings
-from ratchet.engine.logprobs import answer_logprobs, can_pack
+from ratchet.engine.logprobs import PLAIN, RowForward, answer_logprobs, chosen_forward
 from ratchet.engine.packing import PackedAnswer, pack
 from ratchet.engine.policy import load_chat, load_policy
 from ratchet.engine.prepare import prepare
@@ -106,7 +106,7 @@ def gradients(policy, answers, *, plain=False):
     for weight in policy.parameters:
         weight.grad = None
     for row in pack(answers, 1 << 20, device=CPU, plain=plain):
-        answer_logprobs(policy, row, 1.0).sum().backward()
+        answer_logprobs(policy, row, 1.0, PLAIN).sum().backward()
     return [weight.grad for weight in policy.parameters]
 
 
@@ -162,9 +162,9 @@ def test_sampler_and_trainer_agree_in_packed_and_plain_rows(policy):
     with torch.no_grad():
         for as_plain in (False, True):
             rows = pack(answers, 1 << 20, device=CPU, plain=as_plain)
-            ours = torch.cat([answer_logprobs(policy, row, 1.0) for row in rows])
+            ours = torch.cat([answer_logprobs(policy, row, 1.0, PLAIN) for row in rows])
             torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
-    assert can_pack(policy, answers)
+    assert chosen_forward(policy, answers) == RowForward("packed", "chunked")
 
 
 def test_recomputed_layers_give_the_same_gradients(policy):

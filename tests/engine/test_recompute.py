@@ -7,7 +7,7 @@ import torch
 
 from ratchet.config import RlSettings
 from ratchet.engine.distribution import SamplingSettings
-from ratchet.engine.logprobs import answer_logprobs
+from ratchet.engine.logprobs import PLAIN, answer_logprobs
 from ratchet.engine.packing import PackedAnswer, pack
 from ratchet.engine.recompute import possible_setting, recompute_layers
 from ratchet.engine.sampler import SampleRequest
@@ -28,7 +28,7 @@ ANSWERS = [
 def loss_and_gradients(policy, *, plain, budget=30):
     loss = 0.0
     for number, row in enumerate(pack(ANSWERS, budget, device=policy.device, plain=plain)):
-        weighted = (answer_logprobs(policy, row, 0.7) * (-1.0) ** number).sum()
+        weighted = (answer_logprobs(policy, row, 0.7, PLAIN) * (-1.0) ** number).sum()
         weighted.backward()
         loss += weighted.item()
     return loss, [weight.grad for weight in policy.parameters]
@@ -65,7 +65,7 @@ def kept_numbers(policy):
 
     (row,) = pack(ANSWERS, 1 << 20, device=policy.device, plain=False)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        answer_logprobs(policy, row, 1.0)
+        answer_logprobs(policy, row, 1.0, PLAIN)
     weights = {weight.untyped_storage().data_ptr() for weight in policy.model.parameters()}
     return sum(count for pointer, count in kept.items() if pointer not in weights)
 

@@ -8,7 +8,7 @@ import torch
 
 from ratchet.engine.chat import Chat
 from ratchet.engine.distribution import GREEDY, SamplingSettings, sampling_logprobs
-from ratchet.engine.logprobs import answer_logprobs, row_logits
+from ratchet.engine.logprobs import PLAIN, answer_logprobs, row_logits
 from ratchet.engine.packing import PackedAnswer, pack
 from ratchet.engine.sampler import SampleRequest, transformers_batch
 from ratchet.engine.sampler.in_process import InProcessSampler
@@ -91,8 +91,8 @@ def test_reported_log_probabilities_are_the_trainers(architecture, settings):
         prompt = requests[number].prompt_token_ids
         (row,) = pack([PackedAnswer(prompt, completion.token_ids, 0)], 1, device=policy.device, plain=True)
         with torch.no_grad():
-            full = answer_logprobs(policy, row, settings.temperature)
-            drawn, _ = sampling_logprobs(row_logits(policy, row), row.targets, settings)
+            full = answer_logprobs(policy, row, settings.temperature, PLAIN)
+            drawn = sampling_logprobs(row_logits(policy, row), row.targets, settings)
             # And without anything of ours: one forward pass over prompt and answer.
             ids = torch.tensor([prompt + completion.token_ids])
             logits = policy.model(input_ids=ids).logits[0, len(prompt) - 1 : -1] / settings.temperature
@@ -322,7 +322,7 @@ def test_the_policy_can_be_trained_right_after_sampling():
     policy = tiny_policy(end_ids=END_IDS)
     (completion, *_) = sampled(policy, requests_of(1), SAMPLING[0]).values()
     (row,) = pack([PackedAnswer(random_ids(4), completion.token_ids, 0)], 1, device=policy.device, plain=True)
-    answer_logprobs(policy, row, 1.0).sum().backward()
+    answer_logprobs(policy, row, 1.0, PLAIN).sum().backward()
     assert all(weight.grad is not None for weight in policy.parameters)
 
 

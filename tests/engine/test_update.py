@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ratchet.config import OptimizerSettings, RlSettings, RunConfig
+from ratchet.engine import logprobs as logprobs_module
 from ratchet.engine import update as update_module
 from ratchet.engine.advantages import group_advantages
 from ratchet.engine.distribution import SamplingSettings
@@ -19,6 +20,7 @@ from ratchet.errors import Interrupted, NotFinite, OutOfMemory
 from ratchet.records import Grade, Group, Prompt, Rollout
 
 from .models import EOS, group_of, random_ids, tiny_policy
+from .ways import DECODER, PACKED, PLAIN, WAYS
 
 # Three prompts with four answers each, of uneven lengths.
 LENGTHS = [(7, (5, 1, 3, 8)), (2, (2, 6, 1, 1)), (11, (4, 4, 2, 9))]
@@ -26,10 +28,10 @@ REWARDS = [(1.0, 0.0, 0.0, 0.5), (0.0, 0.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0)]
 TOKENS = sum(sum(lengths) for _, lengths in LENGTHS)
 
 
-def groups_of(lengths=LENGTHS, rewards=REWARDS):
+def groups_of(lengths=LENGTHS, rewards=REWARDS, prefix=0):
     return [
         group_of(
-            random_ids(prompt, seed=number),
+            random_ids(prefix, seed=99) + random_ids(prompt, seed=number),
             [random_ids(length, seed=100 * number + place) for place, length in enumerate(answers)],
             scores,
             number,
@@ -43,9 +45,9 @@ def settings_of(**rl):
     return RunConfig(rl=RlSettings(**given)).resolved().rl
 
 
-def learner_of(policy, micro_batch_tokens=1 << 20, plain_rows=False, rate=1e-2, limit=1e9, **rl):
+def learner_of(policy, micro_batch_tokens=1 << 20, forward=DECODER, rate=1e-2, limit=1e9, **rl):
     optimizer = new_optimizer(policy, rate, OptimizerSettings(weight_decay=0.1))
-    return Learner(policy, settings_of(**rl), optimizer, limit, micro_batch_tokens, plain_rows)
+    return Learner(policy, settings_of(**rl), optimizer, limit, micro_batch_tokens, forward)
 
 
 def weights_of(policy):
@@ -105,14 +107,18 @@ def slow_grpo(policy, groups, groups_per_step, settings, rate, limit):
 
 
 @pytest.mark.parametrize("batch_size", [None, 4, 8], ids=["one step", "three steps", "two steps, one of them short"])
-@pytest.mark.parametrize(("plain", "budget"), [(True, 1), (False, 1 << 20), (False, 25), (False, 1)])
-def test_a_round_of_steps_is_that_of_a_slow_update(plain, budget, batch_size):
+@pytest.mark.parametrize("prefix", [0, 10])
+@pytest.mark.parametrize(
+    ("way", "budget"), [(PLAIN, 1), *((way, budget) for way in WAYS[:4] for budget in (1 << 20, 40)), (DECODER, 1)]
+)
+def test_a_round_of_steps_is_that_of_a_slow_update(way, budget, batch_size, prefix):
     setup = {"rate": 1e-2, "limit": 0.5}
     policy, slow = (tiny_policy(dtype=torch.float64) for _ in range(2))
     before = weights_of(policy)
-    learner = learner_of(policy, budget, plain, loss="grpo", beta=0.05, temperature=0.7, batch_size=batch_size, **setup)
-    learned = update(learner, groups_of(), nothing)
-    loss, norm, kl = slow_grpo(slow, groups_of(), (batch_size or 12) // 4, learner.settings, **setup)
+    learner = learner_of(policy, budget, way, loss="grpo", beta=0.05, temperature=0.7, batch_size=batch_size, **setup)
+    groups = groups_of(prefix=prefix)
+    learned = update(learner, groups, nothing)
+    loss, norm, kl = slow_grpo(slow, groups, (batch_size or 12) // 4, learner.settings, **setup)
     assert_equal(weights_of(policy), weights_of(slow), 1e-9)
     assert max((a - b).abs().max() for a, b in zip(weights_of(policy), before, strict=True)) > 1e-3
     assert learned.loss == pytest.approx(loss, abs=1e-9)
@@ -139,9 +145,9 @@ def test_each_loss_counts_the_answers_and_tokens_of_the_whole_step(loss, expecte
 @pytest.mark.parametrize("loss", LOSSES)
 def test_micro_batches_change_no_loss(loss):
     results = []
-    for plain, budget in [(True, 1), (False, 1 << 20), (False, 25), (False, 1)]:
+    for way, budget in [(PLAIN, 1), (PACKED, 25), *((DECODER, n) for n in (1 << 20, 25, 1))]:
         policy = tiny_policy(dtype=torch.float64)
-        learned = update(learner_of(policy, budget, plain, loss=loss, batch_size=4, beta=0.1), groups_of(), nothing)
+        learned = update(learner_of(policy, budget, way, loss=loss, batch_size=4, beta=0.1), groups_of(), nothing)
         results.append((weights_of(policy), learned))
     (weights, learned), *others = results
     for other_weights, other in others:
@@ -211,7 +217,7 @@ def sampled_groups(policy, temperature=0.7, top_p=0.9):
     return [Group(Prompt(1, (), ""), prompt, tuple(rollouts))]
 
 
-@pytest.mark.parametrize("rows", [{"plain_rows": True}, {"plain_rows": False}, {"micro_batch_tokens": 1}])
+@pytest.mark.parametrize("rows", [*({"forward": way} for way in WAYS), {"micro_batch_tokens": 1}], ids=str)
 def test_the_gap_between_sampler_and_trainer_is_rounding(rows):
     policy = tiny_policy()
     learned = update(learner_of(policy, temperature=0.7, **rows), sampled_groups(policy), nothing)
@@ -254,7 +260,7 @@ def drawn_by_another(groups, shift, full=None):
 NUCLEUS_RL = {"temperature": 0.7, "top_p": 0.9}
 
 
-@pytest.mark.parametrize("rows", [{"plain_rows": True}, {"plain_rows": False}, {"micro_batch_tokens": 1}])
+@pytest.mark.parametrize("rows", [*({"forward": way} for way in WAYS), {"micro_batch_tokens": 1}], ids=str)
 def test_a_sampler_that_agrees_is_corrected_by_1(rows):
     # The sampler's own log-probabilities are under the nucleus; so must be the trainer's that they are compared with.
     policy, uncorrected = tiny_policy(), tiny_policy()
@@ -445,15 +451,17 @@ def test_the_check_also_comes_before_each_pass_for_old_log_probabilities():
     assert len(calls) == 12 + 12  # rows of one answer: once for where the round started, once in its step
 
 
-def test_too_little_memory_names_the_update(monkeypatch):
+@pytest.mark.parametrize("way", [DECODER, PLAIN], ids=str)
+def test_too_little_memory_names_the_update(monkeypatch, way):
     policy = tiny_policy()
 
-    def failing(**_):
+    def failing(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(policy.model, "forward", failing)
+    monkeypatch.setattr(logprobs_module, "run_layers", failing)
     with pytest.raises(OutOfMemory, match="smaller Micro batch") as caught:
-        update(learner_of(policy), groups_of(), nothing)
+        update(learner_of(policy, forward=way), groups_of(), nothing)
     assert caught.value.stage == "update"
 
 
@@ -527,19 +535,22 @@ def test_a_wanted_kind_of_token_is_learned_in_several_steps_a_round_with_kl_and_
     assert learns(lower_ids_are_better, SamplingSettings(top_k=20), loss=loss, beta=0.001, batch_size=8) > 0.2
 
 
-def test_several_threads_give_the_same_bytes_each_time():
+@pytest.mark.parametrize("way", WAYS[:3], ids=str)
+def test_several_threads_give_the_same_bytes_each_time(way):
     # All answers of a group share the last token of its prompt, whose gradient is a sum that several threads could add
     # up in any order; without a fixed one, 8 tries gave several results. Wide enough for torch to use the threads.
     policy = tiny_policy(hidden_size=256)
     answers = [random_ids(20, seed=place) for place in range(16)]
-    groups = [group_of(random_ids(9), answers, [float(place % 3 == 0) for place in range(16)])]
+    # And two prompts begin alike, so that the gradient of what they share is such a sum too.
+    prompts = [random_ids(9) + random_ids(3, seed=n) for n in range(2)]
+    groups = [group_of(prompt, answers, [float(place % 3 == 0) for place in range(16)]) for prompt in prompts]
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         start, seen = policy.adapter_state(), set()
         for _ in range(8):
             policy.load_adapter_state(start)
-            update(learner_of(policy, answers_per_prompt=16, max_answer_tokens=32), groups, nothing)
+            update(learner_of(policy, forward=way, answers_per_prompt=16, max_answer_tokens=32), groups, nothing)
             seen.add(b"".join(tensor.numpy().tobytes() for tensor in policy.adapter_state().values()))
     finally:
         torch.set_num_threads(threads)
