@@ -10,7 +10,6 @@ fails is named in the JSON file, which is written anew after each part.
 """
 
 import argparse
-import inspect
 import json
 import os
 import sys
@@ -43,6 +42,7 @@ from ratchet.engine.prepare import prepare
 from ratchet.engine.rounds import Engine
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
+from ratchet.engine.sampler.transformers_batch import TransformersBatches
 from ratchet.engine.update import update
 from ratchet.journal import RunFolder, models_home
 from ratchet.records import Completion, Group
@@ -348,8 +348,6 @@ def sampler_alone(machine: Machine) -> dict[str, Any]:
 
 def cuda_graphs(machine: Machine) -> dict[str, Any]:
     """Compare decoding by a captured graph with the plain one, and whether both draw the same tokens."""
-    if "cuda_graphs" not in inspect.signature(InProcessSampler).parameters:
-        return {"skipped": "InProcessSampler has no cuda_graphs switch"}
     if machine.device.type != "cuda":
         return {"skipped": "no CUDA device"}
     size, plan = machine.size, machine.ratchet.plan
@@ -357,7 +355,8 @@ def cuda_graphs(machine: Machine) -> dict[str, Any]:
     found: dict[str, Any] = {}
     tokens: dict[bool, Any] = {}
     for graphs in (False, True):
-        sampler = InProcessSampler(machine.ratchet.engine.policy, plan.budgets.sampling_tokens, cuda_graphs=graphs)
+        policy = machine.ratchet.engine.policy
+        sampler = InProcessSampler(policy, plan.budgets.sampling_tokens, TransformersBatches(policy, graphs))
         seconds = []
         for _ in range(size.rounds + 1):
             machine.forget_peak()

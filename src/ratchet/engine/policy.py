@@ -269,14 +269,19 @@ def refuse_mixture_of_experts(model_config: Any, loss: Loss) -> None:
     Raises:
         InvalidSetting: the model is one and the loss is not gspo.
     """
-    text = model_config.get_text_config(decoder=True)
-    experts = max(getattr(text, name, None) or 0 for name in ("num_local_experts", "num_experts", "n_routed_experts"))
+    experts = experts_of(model_config.get_text_config(decoder=True))
     if experts > 1 and loss != "gspo":
         raise InvalidSetting(
             f"Loss is {loss}, but the base model is a mixture of {experts} experts, for which ratios per token are "
             "unstable. Choose gspo. Training such models is little proven.",
             field="rl.loss",
         )
+
+
+def experts_of(text_config: Any) -> int:
+    """Return how many experts a layer of the model chooses from, 0 or 1 where it is no mixture of them."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    return max(getattr(text_config, name, None) or 0 for name in names)
 
 
 def with_new_adapter(model: Any, lora: LoraSettings, seed: int) -> PeftModel:

@@ -5,13 +5,16 @@ without a gap before it; what is left of a row's first token is masked. So a new
 left, its prompt ending at the column of the moment, and nothing else moves. Layers that look back over a window keep
 every column too, and read the last ones alone: the rows of a batch begin at different times.
 
-Left out: no kernels of its own, no CUDA graphs, no paging.
+On a GPU the decoding step comes in fixed shapes and is captured in a CUDA graph where the model allows
+(``static_step``); elsewhere, and after a capture that failed, it runs as it is, over the columns in use alone.
+
+Left out: no kernels of its own, no paging.
 
 Dimensions: b live rows, S rows of the cache (live ones and places of rows that left), n prompts, P tokens of the
 longest prompt, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +25,15 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from ratchet.engine.policy import Policy
+from ratchet.engine.sampler.static_step import (
+    BatchSteps,
+    Buffers,
+    Capture,
+    CudaGraphs,
+    Loaded,
+    StaticSteps,
+    buffer_shape,
+)
 
 # The cache grows by so many columns at a time.
 _BLOCK_TOKENS = 64
@@ -38,7 +50,7 @@ class _Layer(DynamicLayer):  # type: ignore[misc] # transformers carries no type
     def __init__(self, window: int | None) -> None:
         super().__init__()
         self.is_sliding = window is not None
-        self._window = window
+        self.window = window
         self.start = self.end = 0
 
     def hold(self, keys: Tensor, values: Tensor, end: int) -> None:
@@ -66,7 +78,7 @@ class _Layer(DynamicLayer):  # type: ignore[misc] # transformers carries no type
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return how many columns attention reads, and how many before them it does not."""
         seen = self.get_seq_length()
-        hidden = max(seen - self._window + 1, 0) if self._window else 0
+        hidden = max(seen - self.window + 1, 0) if self.window else 0
         return seen - hidden + query_length, hidden
 
 
@@ -80,14 +92,15 @@ class _Prompts:
 
 
 class TransformersBatch:
-    """See ``DecodingBatch``."""
+    """See ``DecodingBatch``. ``static`` makes the steps of fixed shapes, while it can; without it there are none."""
 
     logits: Tensor
     branches = False
 
     @torch.inference_mode()
-    def __init__(self, policy: Policy, common_prefix: tuple[int, ...]) -> None:
+    def __init__(self, policy: Policy, common_prefix: tuple[int, ...], static: BatchSteps | None = None) -> None:
         self._policy = policy
+        self._static = static
         self._cache_argument = policy.cache_argument  # looked up once: it inspects a signature
         self._cache = self._new_cache()
         self._end = 0  # the column that is written next
@@ -167,35 +180,73 @@ class TransformersBatch:
         """Feed the live rows their new tokens (b,) and compute the logits of the next ones."""
         rows = self._lengths.numel()
         is_full = any(layer.is_initialized and layer.keys.shape[-2] == self._end for layer in self._cache.layers)
-        if is_full or self._slots.numel() <= rows * (1 - _REPACK_SHARE):
+        if is_full or self._shape(self._slots.numel(), 0)[0] <= rows * (1 - _REPACK_SHARE):
             self._rebuild()
+        self._lengths[self._slots] += 1
+        self.logits = self._next_logits(tokens)
+        self._end += 1
+
+    def close(self) -> None:
+        """Throw a captured step away: it reads the model's weights where they are now."""
+        self._static = None
+
+    def _next_logits(self, tokens: Tensor) -> Tensor:
+        if self._static is not None:
+            loaded = Loaded(tokens, self._slots, self._lengths, self._end)
+            logits = self._static.logits(self._buffers, loaded, lambda: self._plain_logits(tokens))
+            if logits is not None:
+                return logits
+            self._static = None
+        return self._plain_logits(tokens)
+
+    def _buffers(self) -> list[Buffers]:
+        return [Buffers(layer.keys, layer.values, layer.window) for layer in self._cache.layers]
+
+    def _plain_logits(self, tokens: Tensor) -> Tensor:
+        """Compute the next logits of the live rows, (b, V), reading no more columns than are in use."""
         slots = self._slots.to(tokens.device)
         input_ids = tokens.new_zeros((self._lengths.numel(), 1))
         input_ids[slots, 0] = tokens
-        self._lengths[self._slots] += 1
         start = self._end + 1 - int(self._lengths[self._slots].max())  # columns before it are of no live row
         for layer in self._cache.layers:
             layer.start, layer.end = start, self._end
-        self.logits = self._forward(input_ids, self._cache, self._lengths)[slots]
-        self._end += 1
+        return self._forward(input_ids, self._cache, self._lengths)[slots]
+
+    def _shape(self, rows: int, end: int) -> tuple[int, int]:
+        """Return the rows and columns of buffers for so many rows and columns in use."""
+        if self._static is None:
+            return rows, end + _BLOCK_TOKENS
+        return buffer_shape(rows, end, self._present_shape())
+
+    def _present_shape(self) -> tuple[int, int]:
+        columns = [layer.keys.shape[-2] for layer in self._cache.layers if layer.is_initialized]
+        return self._lengths.numel(), columns[0] if columns else 0
 
     def _rebuild(self, new_rows: int = 0, longest: int = 0) -> None:
-        """Copy the live rows to new buffers, with places for ``new_rows`` more and for prompts of ``longest``."""
+        """Pack the live rows together, with places for ``new_rows`` more and for prompts of ``longest``.
+
+        They are copied to new buffers, or within the ones there are if these have the right shape.
+        """
         live = self._slots.numel()
         used = int(self._lengths[self._slots].max()) if live else 0
         end = max(used, longest)
+        rows, columns = self._shape(live + new_rows, end)
+        if self._static is not None and (rows, columns) != self._present_shape():
+            self._static.forget()
         slots = self._slots.to(self._policy.device)
         for layer in self._cache.layers:
             if layer.is_initialized:
-                copied = []
+                packed = []
                 for buffer in (layer.keys, layer.values):
                     _, heads, _, width = buffer.shape
-                    roomier = buffer.new_zeros((live + new_rows, heads, end + _BLOCK_TOKENS, width))
-                    roomier[:live, :, end - used : end] = buffer[:, :, self._end - used : self._end][slots]
-                    copied.append(roomier)
-                layer.hold(*copied, end=end)
+                    kept = buffer[:, :, self._end - used : self._end][slots]
+                    if (buffer.shape[0], buffer.shape[2]) != (rows, columns):
+                        buffer = buffer.new_zeros((rows, heads, columns, width))
+                    buffer[:live, :, end - used : end] = kept
+                    packed.append(buffer)
+                layer.hold(*packed, end=end)
         self._end = end
-        self._lengths = torch.cat([self._lengths[self._slots], self._lengths.new_ones(new_rows)])
+        self._lengths = torch.cat([self._lengths[self._slots], self._lengths.new_ones(rows - live)])
         self._slots = torch.arange(live)
 
     def _forward(self, input_ids: Tensor, cache: DynamicCache, lengths: Tensor) -> Tensor:
@@ -224,20 +275,40 @@ def _copies(prefix: Tensor, columns: Tensor, room: int) -> Tensor:
     return copies
 
 
-__all__ = ["TransformersBatch"]
-
-
 class TransformersBatches:
-    """See ``Batches``: the adapter is merged into the weights while a batch lives, and taken out again exactly."""
+    """See ``Batches``: the adapter is merged into the weights while a batch lives, and taken out again exactly.
 
-    def __init__(self, policy: Policy) -> None:
+    ``graphs`` says whether the decoding step is captured in CUDA graphs: None does so on CUDA alone. Where the model
+    does not allow it, or once it failed, the step runs as it is. ``new_capture`` makes, for each batch, what captures
+    its steps, in the place of CUDA graphs.
+
+    Raises:
+        ValueError: graphs are asked for on another device, with nothing in their place.
+    """
+
+    def __init__(
+        self, policy: Policy, graphs: bool | None = None, new_capture: Callable[[], Capture] | None = None
+    ) -> None:
         self._policy = policy
+        is_cuda = policy.device.type == "cuda"
+        if graphs and not is_cuda and new_capture is None:
+            raise ValueError(f"CUDA graphs are on, but the device is {policy.device}. Leave them to None or False.")
+        self._steps: StaticSteps | None = None
+        if graphs or (graphs is None and is_cuda):
+            self._steps = StaticSteps(policy, new_capture or (lambda: CudaGraphs(policy.device)))
 
     @contextmanager
     def batch(self, common_prefix: tuple[int, ...]) -> Iterator[TransformersBatch]:
         """Return a batch of the policy as it is now."""
         with self._policy.merged():
-            yield TransformersBatch(self._policy, common_prefix)
+            batch = TransformersBatch(self._policy, common_prefix, self._steps.of_batch() if self._steps else None)
+            try:
+                yield batch
+            finally:
+                batch.close()
 
     def rest(self) -> None:
         """Nothing is held between batches."""
+
+
+__all__ = ["TransformersBatch", "TransformersBatches"]
