@@ -41,7 +41,7 @@ _KEPT_SHARE = 0.75
 # Libraries set themselves up in the first calls, which a graph must not hold.
 _WARM_UP_STEPS = 3
 
-# The first static step is compared with the ordinary one: the mean gap of log-probabilities over the vocabulary, of a
+# The first static step is compared with the plain one: the mean gap of log-probabilities over the vocabulary, of a
 # few rows. A mask or a column that a model reads otherwise than we mean it is off by far more than rounding.
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 _COARSE_TOLERANCE = 0.25
