@@ -341,6 +341,16 @@ def test_steps_that_compute_something_else_are_not_used(noise, caplog):
     assert "Log-probabilities differ by" in said
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_reads_the_mask_otherwise_is_noticed(dtype, monkeypatch, caplog):
+    policy = tiny_policy(dtype=dtype, end_ids=END_IDS)
+    sampled(policy, TransformersBatches(policy, True, lambda: uncaptured), asked())
+    assert warnings_of(caplog) == []
+    monkeypatch.setattr(static_step.StaticStep, "_masks", lambda self, visible: 0.0 * visible[:, None, None])
+    sampled(policy, TransformersBatches(policy, True, lambda: uncaptured), asked())
+    assert "Log-probabilities differ by" in warnings_of(caplog)[0]
+
+
 @pytest.mark.parametrize("how", ["to its end", "given up"])
 def test_no_graph_outlives_the_weights_it_reads(how):
     policy = tiny_policy(end_ids=END_IDS)

@@ -42,9 +42,10 @@ _KEPT_SHARE = 0.75
 _WARM_UP_STEPS = 3
 
 # The first static step is compared with the plain one: the mean gap of log-probabilities over the vocabulary, of a
-# few rows. A mask or a column that a model reads otherwise than we mean it is off by far more than rounding.
+# few rows. A mask or a column that a model reads otherwise than we mean it is off by far more than rounding: tiny
+# random models on the CPU in bfloat16 differ by 0.008 at most, and by 0.1 to 0.5 where the mask hides nothing.
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
-_COARSE_TOLERANCE = 0.25
+_COARSE_TOLERANCE = 0.1
 _ROWS_COMPARED = 8
 
 
@@ -250,7 +251,9 @@ class StaticSteps:
     def agree(self, found: Tensor, plain: Callable[[], Tensor]) -> bool:
         """Compare the first logits, (b, V), with those of the plain step; later ones are taken as they are."""
         if not self._agreed:
-            expected, found = (logits[:_ROWS_COMPARED].float().log_softmax(dim=-1) for logits in (plain(), found))
+            # Of all lengths: rows come sorted by their prompts, and the longest has nothing before it to hide.
+            rows = slice(None, None, max(1, found.shape[0] // _ROWS_COMPARED))
+            expected, found = (logits[rows].float().log_softmax(dim=-1) for logits in (plain(), found))
             gap = float((found - expected).abs().mean(dim=-1).max())
             if not gap <= self._tolerance:  # also if it is not a number
                 self.give_up(f"Log-probabilities differ by {gap:.2g} from those without, limit {self._tolerance}.")
