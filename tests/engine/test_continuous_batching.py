@@ -22,17 +22,21 @@ END_IDS = (EOS, TURN, 10, 20, 30, 40)
 LONGEST = 20
 PLAIN = SamplingSettings()
 NUCLEUS = SamplingSettings(temperature=0.6, top_p=0.9)
+# So cold that answers begin alike and part later.
+COLD = SamplingSettings(temperature=0.2)
 
 
 class ScriptedBatch:
     """A batch without a model: the logits of a row are a hash of all its tokens, so that any mix-up shows.
 
+    It branches or not, as it is told.
+
     ``seen`` is filled with what the sampler does: ("prefill", prompts), ("admit", rows) with all the rows there are,
     ("advance", rows).
     """
 
-    def __init__(self, common_prefix, seen):
-        self.prefix, self.seen, self.rows = common_prefix, seen, []
+    def __init__(self, common_prefix, seen, branches):
+        self.prefix, self.seen, self.branches, self.rows = common_prefix, seen, branches, []
 
     def prefill(self, prompts):
         assert prompts
@@ -48,7 +52,9 @@ class ScriptedBatch:
 
     def keep(self, staying):
         assert staying.dtype == torch.int64
-        assert len(staying) < len(self.rows)
+        assert staying.tolist() == sorted(staying.tolist())
+        assert staying.tolist() != list(range(len(self.rows)))
+        assert self.branches or len(set(staying.tolist())) == len(staying)
         self.rows = [self.rows[row] for row in staying.tolist()]
         self.logits = None
 
@@ -59,12 +65,12 @@ class ScriptedBatch:
 
 
 class ScriptedBatches:
-    def __init__(self, seen):
-        self.seen = seen
+    def __init__(self, seen, branches=False):
+        self.seen, self.branches = seen, branches
 
     @contextmanager
     def batch(self, common_prefix):
-        yield ScriptedBatch(common_prefix, self.seen)
+        yield ScriptedBatch(common_prefix, self.seen, self.branches)
 
     def rest(self):
         self.seen.append(("rest", None))
@@ -75,10 +81,10 @@ def logits_of(rows):
     return torch.tensor(np.array([2 * generator.standard_normal(VOCABULARY) for generator in generators]))
 
 
-def scripted(policy, requests, budget_tokens=1 << 20, longest=LONGEST, sampling=PLAIN):
+def scripted(policy, requests, budget_tokens=1 << 20, longest=LONGEST, sampling=PLAIN, branches=False):
     """Return what the sampler yields, each with how much it had done until then; and all that it did."""
     seen = []
-    sampler = InProcessSampler(policy, budget_tokens, ScriptedBatches(seen))
+    sampler = InProcessSampler(policy, budget_tokens, ScriptedBatches(seen, branches))
     stream = sampler.sample(requests, sampling, longest, lambda: None)
     return [(one, len(seen)) for one in stream], seen
 
@@ -135,12 +141,13 @@ requests_strategy = st.lists(
     prefix=st.sampled_from([0, 40]),
     budget_tokens=st.integers(1, 900),
     longest=st.integers(1, 150),
-    sampling=st.sampled_from([PLAIN, NUCLEUS, GREEDY]),
+    sampling=st.sampled_from([PLAIN, NUCLEUS, GREEDY, COLD]),
+    branches=st.booleans(),
 )
-def test_every_answer_is_what_it_is_alone(policy, shapes, prefix, budget_tokens, longest, sampling):
+def test_every_answer_is_what_it_is_alone(policy, shapes, prefix, budget_tokens, longest, sampling, branches):
     lengths, answers, limits = zip(*shapes, strict=True) if shapes else ((), (), ())
     requests = asked(lengths, answers, prefix, limits)
-    yielded = [one for one, _ in scripted(policy, requests, budget_tokens, longest, sampling)[0]]
+    yielded = [one for one, _ in scripted(policy, requests, budget_tokens, longest, sampling, branches)[0]]
     wanted = [(number, answer) for number, request in enumerate(requests) for answer in range(request.answers)]
     assert sorted((one.request, one.answer) for one in yielded) == wanted
     for one in yielded:
@@ -149,6 +156,15 @@ def test_every_answer_is_what_it_is_alone(policy, shapes, prefix, budget_tokens,
         assert one.completion.logprobs == pytest.approx(logprobs, abs=1e-12)
         assert one.completion.full_logprobs == pytest.approx(full, abs=1e-12)
         assert one.completion.finish == finish
+
+
+def test_answers_that_have_written_the_same_are_one_row(policy):
+    yielded, seen = scripted(policy, asked([5, 6], [8, 8]), sampling=COLD, branches=True)
+    rows = [step for what, step in seen if what in ("admit", "advance")]
+    assert len(rows[0]) == 2
+    assert all(len(step) == len(set(step)) for step in rows)
+    assert max(map(len, rows)) < 16
+    assert len({(one.request, one.completion.token_ids) for one, _ in yielded}) > 2
 
 
 @settings(deadline=None, max_examples=100)

@@ -117,8 +117,8 @@ def test_temperature_comes_before_truncation():
 
 
 def test_without_truncation_both_are_one():
-    for settings, uniform in ((SamplingSettings(temperature=0.7), torch.tensor([0.5])), (GREEDY, None)):
-        _, sampled, full = draw_with_logprobs(HALVES, uniform, settings)
+    for sampling, uniform in ((SamplingSettings(temperature=0.7), torch.tensor([0.5])), (GREEDY, None)):
+        _, sampled, full = draw_with_logprobs(HALVES, uniform, sampling)
         assert sampled is full
 
 

@@ -5,6 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ratchet.engine import packing
 from ratchet.engine.packing import PackedAnswer, PackedGroup, common_prefix, pack
 
 CPU = torch.device("cpu")
@@ -195,9 +196,11 @@ def test_every_answer_token_is_a_target_once_and_follows_its_source(pairs, budge
     assert [number for row in rows for number in row.numbers] == list(range(len(answers)))
     for row in rows:
         length = len(row.input_ids)
+        answer_tokens = sum(n for group in row.groups for _, n in group.answers)
         # The last token of an answer is not in the row, but counts.
-        assert length + sum(len(group.answers) for group in row.groups) <= budget or len(row.numbers) == 1
-        assert len(row.targets) == sum(n + 1 for group in row.groups for _, n in group.answers)
+        assert length - answer_tokens + len(row.targets) <= budget or len(row.numbers) == 1
+        if row.groups[0].parents is None:
+            assert len(row.targets) == sum(n + 1 for group in row.groups for _, n in group.answers)
         assert len(row.places) == sum(len(answers[number].token_ids) for number in row.numbers)
         visible = row.attention_mask(torch.float32)[0, 0] == 0
         for index, number in enumerate(row.numbers):
@@ -211,3 +214,37 @@ def test_every_answer_token_is_a_target_once_and_follows_its_source(pairs, budge
                 end = len(answers[number].prompt_token_ids) + place
                 assert tuple(row.input_ids[seen].tolist()) == whole[:end]
                 assert row.position_ids[seen].tolist() == list(range(end))
+
+
+def test_answers_that_begin_alike_form_a_tree_worked_by_hand():
+    answers = [
+        PackedAnswer((1, 2), ids, number) for number, ids in enumerate([(7, 8, 9), (7, 8, 5, 6), (7, 4), (7, 8, 9)])
+    ]
+    (row,) = pack(answers, 100, device=CPU, plain=False)
+    # 7 and 8 once; 9, 6 and 4 end their answers, so nothing is predicted from them.
+    assert row.input_ids.tolist() == [1, 2, 7, 8, 5]
+    assert row.position_ids.tolist() == [0, 1, 2, 3, 4]
+    assert row.groups == (PackedGroup((0, 2), ((2, 3),), (-1, 0, 1)),)
+    assert row.targets.tolist() == [7, 8, 9, 5, 6, 4]
+    assert row.sources.tolist() == [1, 2, 3, 3, 4, 2]
+    assert row.places.tolist() == [0, 1, 2, 0, 1, 3, 4, 0, 5, 0, 1, 2]
+    assert row.answer_index.tolist() == [0] * 3 + [1] * 4 + [2] * 2 + [3] * 3
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "is_tree"),
+    [(1, 9, False), (3, 9, True)],  # 19 of 20 tokens are left, which is not worth a tree; 21 of 24
+)
+def test_a_tree_must_save_a_tenth_of_the_tokens(shared, own, is_tree):
+    begin = tuple(range(100, 100 + shared))
+    answers = [PackedAnswer((1,), (*begin, *[number] * own), number) for number in (5, 6)]
+    (row,) = pack(answers, 1000, device=CPU, plain=False)
+    assert (row.groups[0].parents is not None) == is_tree
+
+
+def test_a_tree_is_not_larger_than_its_mask_is_worth(monkeypatch):
+    answers = [PackedAnswer((1,), (*range(9), number), number) for number in (50, 60)]
+    for largest, is_tree in ((11, True), (10, False)):
+        monkeypatch.setattr(packing, "_LARGEST_TREE", largest)
+        (row,) = pack(answers, 1000, device=CPU, plain=False)
+        assert (row.groups[0].parents is not None) == is_tree

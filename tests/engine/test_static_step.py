@@ -107,7 +107,7 @@ def test_answers_are_those_of_the_plain_step(architecture, dtype, tolerance, pre
     # All at once; rows that are refilled, in buffers of few columns, so that they are rebuilt again and again.
     for rows, prefill, columns in [(256, 4096, 64), (4, 40, 5), (11, 4096, 3)]:
         monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": rows})
-        monkeypatch.setattr(in_process, "_PREFILL_TOKENS", prefill)
+        monkeypatch.setattr(in_process, "_PREFILL_TOKENS", {"cpu": prefill})
         monkeypatch.setattr(static_step, "_COLUMNS", columns)
         graphs = Graphs()
         assert_same(
@@ -248,6 +248,7 @@ def test_steps_are_captured_again_when_buffers_are_replaced_and_only_then(monkey
 
 def test_rows_that_leave_one_by_one_do_not_make_a_graph_each(monkeypatch):
     policy = tiny_policy(end_ids=END_IDS)
+    monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": 256})
     graphs = Graphs()
     completions = sampled(policy, TransformersBatches(policy, True, graphs.new_capture), asked(answers=40))
     assert len({len(completion.token_ids) for completion in completions.values()}) > 10

@@ -94,15 +94,15 @@ def taken_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def draw_with_logprobs(
-    logits: Tensor, rows: Tensor, uniform: Tensor | None, settings: SamplingSettings
+    logits: Tensor, uniform: Tensor | None, settings: SamplingSettings, rows: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Draw tokens from rows of logits by inverting the cumulative distribution at uniform numbers.
 
     Args:
         logits: (u, V) of the model, unscaled.
-        rows: (b,) int64, which of them each token is drawn from.
         uniform: (b,) in [0, 1), or None when greedy.
         settings: Temperature, top-k, top-p, or greedy.
+        rows: (b,) int64, which of them each token is drawn from; None draws one from each.
 
     Returns:
         Three (b,) tensors: the tokens, int64; their log-probabilities under the sampling distribution; and under the
@@ -110,6 +110,8 @@ def draw_with_logprobs(
         drawn. Of a row with logits that are not finite some token of the vocabulary is drawn, whose log-probabilities
         are not finite either.
     """
+    if rows is None:
+        rows = torch.arange(len(logits), device=logits.device)
     scaled = scaled_logits(logits, 1.0 if settings.greedy else settings.temperature)
     probabilities = scaled.softmax(dim=-1)
     full = _log_normaliser(scaled, probabilities)[rows]

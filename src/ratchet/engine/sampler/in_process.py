@@ -111,7 +111,7 @@ def _draw(
         the sampling distribution and under the temperature alone.
     """
     numbers = None if uniform is None else torch.from_numpy(uniform).to(logits.device)
-    tokens, logprobs, full = draw_with_logprobs(logits, torch.from_numpy(at).to(logits.device), numbers, settings)
+    tokens, logprobs, full = draw_with_logprobs(logits, numbers, settings, torch.from_numpy(at).to(logits.device))
     # One transfer instead of three. float32 holds every whole number below 2 ** 24.
     return tokens, torch.stack([tokens.to(full.dtype), logprobs, full]).cpu().numpy()
 
