@@ -95,6 +95,13 @@ def test_vllm_that_was_asked_for_and_cannot_be_had_is_refused_with_what_to_do(in
         assert reason in chosen(device, files)[1]
 
 
+def test_a_quantized_base_model_is_not_sampled_by_an_engine_that_would_load_it_unquantized(installed, gpu):
+    found = choose(SamplerSettings(), CUDA, FOLDER, "4bit")
+    assert (found.backend, "Quantization is 4bit" in found.why) == ("in_process", True)
+    with pytest.raises(InvalidSetting, match=r"Choose Quantization none, or Generation backend in_process"):
+        choose(SamplerSettings(backend="vllm"), CPU, FOLDER, "8bit")
+
+
 def test_a_share_that_does_not_fit_is_refused_by_its_own_name(installed, gpu):
     gpu(10)
     with pytest.raises(InvalidSetting, match="smaller share") as caught:

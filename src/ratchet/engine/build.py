@@ -41,7 +41,7 @@ class Plan:
             budgets=budgets,
             forward=replace(forward, recompute=budgets.gradient_checkpointing),
             batches=chosen_kind(policy, prompts),
-            sampler=choose(prepared.config.sampler, policy.device, policy.files),
+            sampler=choose(prepared.config.sampler, policy.device, policy.files, prepared.config.quantization),
         )
 
     @classmethod

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from ratchet.config import SamplerSettings
+from ratchet.config import Quantization, SamplerSettings
 from ratchet.engine.model_files import ModelFiles
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampler
@@ -31,7 +31,9 @@ class Choice:
     why: str
 
 
-def choose(settings: SamplerSettings, device: torch.device, files: ModelFiles) -> Choice:
+def choose(
+    settings: SamplerSettings, device: torch.device, files: ModelFiles, quantization: Quantization = "none"
+) -> Choice:
     """Return which sampler to take.
 
     Raises:
@@ -41,7 +43,7 @@ def choose(settings: SamplerSettings, device: torch.device, files: ModelFiles) -
         return Choice("in_process", "Generation backend is in_process.")
     if settings.backend == "auto" and device.type != "cuda":
         return Choice("in_process", f"The device is {device.type}; vLLM is chosen by itself on a CUDA GPU alone.")
-    obstacle = what_stops_vllm(settings, device, files)
+    obstacle = what_stops_vllm(settings, device, files, quantization)
     if obstacle is None:
         asked = "Generation backend is vllm." if settings.backend == "vllm" else "vLLM and a CUDA GPU are there."
         return Choice("vllm", asked)
@@ -63,7 +65,9 @@ def refuse_absent(settings: SamplerSettings) -> None:
         )
 
 
-def what_stops_vllm(settings: SamplerSettings, device: torch.device, files: ModelFiles) -> InvalidSetting | None:
+def what_stops_vllm(
+    settings: SamplerSettings, device: torch.device, files: ModelFiles, quantization: Quantization = "none"
+) -> InvalidSetting | None:
     """Return why vLLM cannot sample here, in words; None if nothing is known to stop it."""
     if find_spec("vllm") is None:
         return InvalidSetting(f"vLLM is not installed. Run {INSTALL}, or choose in_process.", "sampler.backend")
@@ -81,6 +85,12 @@ def what_stops_vllm(settings: SamplerSettings, device: torch.device, files: Mode
         return InvalidSetting(
             f"Base model is the GGUF file {files.gguf_file}, which vLLM is not given. Choose a folder with "
             "safetensors, or Generation backend in_process.",
+            "sampler.backend",
+        )
+    if quantization != "none":
+        return InvalidSetting(
+            f"Quantization is {quantization}, but vLLM would sample with the model as it is in its files. Choose "
+            "Quantization none, or Generation backend in_process.",
             "sampler.backend",
         )
     if device.type == "cuda":
