@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from ratchet.engine.distribution import GREEDY, sampling_logprobs
-from ratchet.engine.logprobs import row_logits
+from ratchet.engine.distribution import GREEDY
+from ratchet.engine.logprobs import PLAIN as PLAIN_ROWS
+from ratchet.engine.logprobs import answer_logprobs, drawn_logprobs
 from ratchet.engine.packing import PackedAnswer, pack
 from ratchet.errors import NotFinite
 
@@ -32,10 +33,11 @@ def gaps(policy, requests, completions, settings):
     for (request, _), completion in completions.items():
         answer = PackedAnswer(requests[request].prompt_token_ids, completion.token_ids, 0)
         (row,) = pack([answer], 1, device=policy.device, plain=True)
-        with torch.no_grad():
-            drawn, full = sampling_logprobs(row_logits(policy, row), row.targets, settings)
+        drawn = drawn_logprobs(policy, row, settings, PLAIN_ROWS)
         found += (drawn - torch.tensor(completion.logprobs)).abs().tolist()
         if completion.full_logprobs is not None:
+            with torch.no_grad():
+                full = answer_logprobs(policy, row, 1.0 if settings.greedy else settings.temperature, PLAIN_ROWS)
             found += (full - torch.tensor(completion.full_logprobs)).abs().tolist()
     return found
 
