@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ratchet.engine.decoder.decoding import DecoderBatch, MergedDecoder
-from ratchet.engine.memory import out_of_memory_as
+from ratchet.engine.memory import is_out_of_memory, out_of_memory_as
 from ratchet.engine.packing import common_prefix
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler.batch import Batches
@@ -69,7 +69,14 @@ def chosen_kind(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> BatchKind
     if policy.decoder is None or tolerance is None:
         return "transformers"
     with out_of_memory_as("sampling"):
-        expected, found = (_tried(batches_of(kind, policy), prompts) for kind in ("transformers", "decoder"))
+        expected = _tried(TransformersBatches(policy), prompts)
+        try:
+            found = _tried(DecoderBatches(policy), prompts)
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+            if is_out_of_memory(error):
+                raise
+            log.info("sampling batches=transformers refused error=%s", type(error).__name__)
+            return "transformers"
     gap = float((found - expected).abs().max())
     log.info("sampling batches=%s gap=%.2e", "decoder" if gap <= tolerance else "transformers", gap)
     return "decoder" if gap <= tolerance else "transformers"
