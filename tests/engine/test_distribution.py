@@ -271,3 +271,104 @@ def test_the_kept_tokens_are_the_smallest_likeliest_set_that_reaches_top_p(value
     among = truncated(logits, top_k, 1.0).softmax(-1)[0][order]
     assert among[:number].sum() >= top_p - 1e-9
     assert number == 1 or among[: number - 1].sum() < top_p + 1e-9
+
+
+# --- drawing against a plain inverse of the cumulative distribution --------------------------------------------------
+
+# Around multiples of the block in which the distribution is summed.
+SIZES = [1, 2, 3, 255, 256, 257, 511, 512, 513, 1000, 1024]
+
+
+def by_the_book(probabilities, uniform):
+    """Return the first token at which the sum exceeds the number, in float64, one row after the other."""
+    drawn = []
+    for row, number in zip(probabilities.double().tolist(), uniform.double().tolist(), strict=True):
+        target, total, passed = number * sum(row), 0.0, None
+        for token, share in enumerate(row):
+            total += share
+            if share and total > target:
+                passed = token
+                break
+        drawn.append(passed)
+    return drawn
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("own", [SamplingSettings(), SamplingSettings(0.7, 0.9), SamplingSettings(1.5, top_k=40)], ids=str)
+def test_any_vocabulary_is_drawn_from_as_by_the_book(size, own):
+    generator = torch.Generator().manual_seed(size)
+    logits = 2 * torch.randn(50, size, generator=generator, dtype=torch.float64)
+    uniform = torch.rand(50, generator=generator, dtype=torch.float64)
+    tokens, sampled, full = draw_with_logprobs(logits, uniform, own)
+    scaled = logits / own.temperature
+    kept_logits = truncated(scaled, own.top_k, own.top_p)
+    assert tokens.tolist() == by_the_book(kept_logits.softmax(-1), uniform)
+    for ours, whole in ((sampled, kept_logits), (full, scaled)):
+        expected = whole.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+        torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(sampling_logprobs(logits, tokens, own), sampled, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_edges_of_the_unit_interval_are_the_first_and_the_last_token(size, dtype):
+    logits = torch.zeros(2, size, dtype=dtype)
+    tokens = drawn_tokens(logits, torch.tensor([0.0, JUST_BELOW_ONE]), SamplingSettings())
+    assert tokens.tolist() == [0, size - 1]
+
+
+@pytest.mark.parametrize(
+    "possible", [[0], [255], [256], [599], [255, 256], [0, 599], [300, 301, 520], [511, 512], [256, 257, 258, 511]]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_whole_blocks_of_probability_zero_are_passed_over(possible, dtype):
+    logits = torch.full((601, 600), -INF, dtype=dtype)
+    logits[:, possible] = torch.linspace(-2, 2, len(possible), dtype=dtype)
+    uniform = torch.cat([torch.arange(600) / 600, torch.tensor([JUST_BELOW_ONE])])
+    tokens, sampled, full = draw_with_logprobs(logits, uniform, SamplingSettings())
+    assert tokens.unique().tolist() == possible
+    assert sampled.isfinite().all()
+    assert tokens.tolist() == sorted(tokens.tolist())
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 700),
+    st.integers(0, 2**32 - 1),
+    st.floats(0, 1),
+    st.one_of(st.just(0.0), st.just(JUST_BELOW_ONE), st.floats(0, 1, exclude_max=True, width=32)),
+)
+def test_no_token_of_probability_zero_is_ever_drawn(size, seed, share, u):
+    generator = np.random.default_rng(seed)
+    logits = torch.from_numpy(generator.standard_normal((4, size)).astype(np.float32) * 20)
+    logits[torch.from_numpy(generator.random((4, size)) < share)] = -INF
+    logits[torch.arange(4), torch.from_numpy(generator.integers(0, size, 4))] = 1.0
+    tokens = drawn_tokens(logits, torch.full((4,), u), SamplingSettings())
+    assert (logits.softmax(-1).gather(-1, tokens[:, None]) > 0).all()
+
+
+@pytest.mark.parametrize("size", [3, 256, 300, 600])
+@pytest.mark.parametrize("own", [SamplingSettings(), SamplingSettings(0.7, 0.9), SamplingSettings(top_k=2), GREEDY], ids=str)
+@pytest.mark.parametrize("value", [float("nan"), INF])
+def test_a_row_that_is_not_finite_shows_and_leaves_the_others_alone(size, own, value):
+    logits = torch.randn(3, size, generator=torch.Generator().manual_seed(0))
+    spoiled = logits.clone()
+    spoiled[1, size // 2] = value
+    uniform = None if own.greedy else torch.tensor([0.1, 0.5, 0.9])
+    expected = draw_with_logprobs(logits, uniform, own)
+    tokens, sampled, full = draw_with_logprobs(spoiled, uniform, own)
+    assert 0 <= tokens[1] < size
+    assert not sampled[1].isfinite()
+    assert not full[1].isfinite()
+    for ours, theirs in zip((tokens, sampled, full), expected, strict=True):
+        assert torch.equal(ours[[0, 2]], theirs[[0, 2]])
+
+
+def test_a_large_vocabulary_in_float32_is_drawn_from_evenly():
+    # A float32 sum over so many tokens would have lost the small shares at the end.
+    size = 150_000
+    logits = torch.zeros(1, size).expand(200, -1)
+    uniform = (torch.arange(200) + 0.5) / 200
+    tokens = drawn_tokens(logits, uniform, SamplingSettings())
+    expected = (uniform.double() * size).long()
+    assert (tokens - expected).abs().max() <= 1
