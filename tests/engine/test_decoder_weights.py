@@ -82,13 +82,18 @@ def test_kinds_of_rotary_positions_and_shapes_that_are_read_are_right(settings):
         ("llama", {"attention_bias": True}),
         ("llama", {"mlp_bias": True}),
         ("llama", {"hidden_act": "gelu"}),
-        ("llama", {"pretraining_tp": 2}),
         *((other, {}) for other in ("gemma", "phi", "phi3", "gpt_neox", "mixtral", "gemma2", "gemma3")),
     ],
     ids=str,
 )
 def test_models_of_another_kind_are_not_read(architecture, settings):
     assert decoder_weights(adapted(tiny_model(architecture, **settings))) is None
+
+
+def test_weights_that_were_split_in_pretraining_are_not_read():
+    model = tiny_model()
+    model.config.pretraining_tp = 2
+    assert decoder_weights(adapted(model)) is None
 
 
 @pytest.mark.parametrize(
