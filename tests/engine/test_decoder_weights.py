@@ -90,12 +90,6 @@ def test_models_of_another_kind_are_not_read(architecture, settings):
     assert decoder_weights(adapted(tiny_model(architecture, **settings))) is None
 
 
-def test_weights_that_were_split_in_pretraining_are_not_read():
-    model = tiny_model()
-    model.config.pretraining_tp = 2
-    assert decoder_weights(adapted(model)) is None
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -59,7 +59,7 @@ class Walk:
     def keep(self, staying):
         gone = [row for at, row in enumerate(self.rows) if at not in staying]
         self.batch.keep(torch.tensor(staying, dtype=torch.long))
-        self.rows = [self.rows[at] for at in staying]
+        self.rows = [(list(tokens), list(seen)) for tokens, seen in (self.rows[at] for at in staying)]
         self.compare(gone)
 
     def advance(self):
@@ -82,7 +82,7 @@ class Walk:
         """Do anything that the sampler may do, in any order."""
         computed = None
         for _ in range(steps):
-            doing = self.random.choice(["admit", "again", "keep", "advance", "advance", "advance"])
+            doing = self.random.choice(["admit", "again", "keep", "branch", "advance", "advance", "advance"])
             if not self.rows or doing == "admit":
                 lengths = self.random.integers(1, 12, self.random.integers(1, 4)).tolist()
                 computed = self.admit(lengths, self.random.integers(0, len(lengths), self.random.integers(1, 5)))
@@ -90,6 +90,10 @@ class Walk:
                 self.admit_computed(*computed, self.random.integers(0, len(computed[1]), 2).tolist())
             elif doing == "keep" or len(self.rows) > 12:
                 self.keep(np.flatnonzero(self.random.random(len(self.rows)) < 0.6).tolist())
+            elif doing == "branch":
+                chosen = np.sort(self.random.integers(0, len(self.rows), len(self.rows))).tolist()
+                self.keep(chosen)
+                self.advance()
             else:
                 self.advance()
         self.keep([])
@@ -120,7 +124,7 @@ def test_answers_that_outgrow_their_room_and_rows_that_come_late(prefix):
         walk.advance()
     walk.keep([0, 4])
     walk.advance()
-    assert len(walk.batch._keys[0]) == 2  # moved together
+    assert walk.batch._slots.tolist() == [0, 1]  # moved together
     walk.admit([1, 40], [1, 0, 0])
     for _ in range(decoding._BLOCK):
         walk.advance()

@@ -294,7 +294,9 @@ def by_the_book(probabilities, uniform):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("own", [SamplingSettings(), SamplingSettings(0.7, 0.9), SamplingSettings(1.5, top_k=40)], ids=str)
+@pytest.mark.parametrize(
+    "own", [SamplingSettings(), SamplingSettings(0.7, 0.9), SamplingSettings(1.5, top_k=40)], ids=str
+)
 def test_any_vocabulary_is_drawn_from_as_by_the_book(size, own):
     generator = torch.Generator().manual_seed(size)
     logits = 2 * torch.randn(50, size, generator=generator, dtype=torch.float64)
@@ -325,7 +327,7 @@ def test_whole_blocks_of_probability_zero_are_passed_over(possible, dtype):
     logits = torch.full((601, 600), -INF, dtype=dtype)
     logits[:, possible] = torch.linspace(-2, 2, len(possible), dtype=dtype)
     uniform = torch.cat([torch.arange(600) / 600, torch.tensor([JUST_BELOW_ONE])])
-    tokens, sampled, full = draw_with_logprobs(logits, uniform, SamplingSettings())
+    tokens, sampled, _ = draw_with_logprobs(logits, uniform, SamplingSettings())
     assert tokens.unique().tolist() == possible
     assert sampled.isfinite().all()
     assert tokens.tolist() == sorted(tokens.tolist())
@@ -348,7 +350,9 @@ def test_no_token_of_probability_zero_is_ever_drawn(size, seed, share, u):
 
 
 @pytest.mark.parametrize("size", [3, 256, 300, 600])
-@pytest.mark.parametrize("own", [SamplingSettings(), SamplingSettings(0.7, 0.9), SamplingSettings(top_k=2), GREEDY], ids=str)
+@pytest.mark.parametrize(
+    "own", [SamplingSettings(), SamplingSettings(0.7, 0.9), SamplingSettings(top_k=2), GREEDY], ids=str
+)
 @pytest.mark.parametrize("value", [float("nan"), INF])
 def test_a_row_that_is_not_finite_shows_and_leaves_the_others_alone(size, own, value):
     logits = torch.randn(3, size, generator=torch.Generator().manual_seed(0))

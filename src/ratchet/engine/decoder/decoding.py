@@ -88,6 +88,7 @@ class DecoderBatch:
         self._column = 0  # where the next token's keys go
         self._slots = torch.zeros(0, dtype=torch.long)  # (b,) where each row is
         self._starts = torch.zeros(0, dtype=torch.long)  # (b,) first column of each row
+        self._kept: Tensor | None = None  # rows of ``logits`` that are still there, where not all are
         self.logits = weights.head.new_zeros((0, weights.head.shape[0]))
 
     @torch.inference_mode()
@@ -113,17 +114,19 @@ class DecoderBatch:
                 buffer[:, :, column - longest : column].index_copy_(0, slots, new)
         self._slots = torch.cat([self._slots, slots])
         self._starts = torch.cat([self._starts, column - lengths])
-        self.logits = torch.cat([self.logits, prompts.logits[owner]])
+        before = self.logits if self._kept is None else self.logits[self._kept]
+        self.logits, self._kept = torch.cat([before, prompts.logits[owner]]), None
 
     @torch.inference_mode()
     def keep(self, staying: Tensor) -> None:
         """Keep these rows, (k,) in rising order; the others leave. A row that is named several times branches."""
+        # Most often the rows advance next, and nothing has to be copied.
+        self._kept = staying
         is_first = torch.ones(len(staying), dtype=torch.bool)
         is_first[1:] = staying[1:] != staying[:-1]
         origin = is_first.cumsum(0) - 1  # (k,) among the rows that are kept
         kept = staying[is_first]
         self._slots, self._starts = self._slots[kept], self._starts[kept]
-        self.logits = self.logits[:0]  # of rows that have not advanced; not read before they have
         if not bool(is_first.all()):
             new = self._free_slots(len(staying) - len(kept), 0)
             source = self._slots[origin[~is_first]]
@@ -166,7 +169,7 @@ class DecoderBatch:
             if not in_place:
                 outputs = outputs.index_select(0, self._slots)
             hidden = self._after_attention(hidden, outputs, merged)
-        self._column = column + 1
+        self._column, self._kept = column + 1, None
         self.logits = product(last_norm(hidden, weights), self._merged.head)
 
     def _attended(self, query: Tensor, number: int, columns: slice, mask: Tensor | None) -> Tensor:

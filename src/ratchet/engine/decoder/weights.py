@@ -119,7 +119,6 @@ def decoder_weights(model: Any) -> DecoderWeights | None:
         or (type(base).__name__ == "MistralForCausalLM" and config.sliding_window)
         or rope.get("rope_type", "default") not in _STEADY_ROPE
         or rope.get("partial_rotary_factor", 1.0) != 1.0
-        or getattr(config, "pretraining_tp", 1) != 1
     ):
         return None
     tensors = list(base.parameters())
