@@ -275,7 +275,7 @@ def _fixed(session: _Session, prepared: Prepared, policy: Policy, note: Callable
         "dtype": str(policy.model.dtype).removeprefix("torch."),
         "attention": policy.model.config._attn_implementation,
         "threads": torch.get_num_threads(),
-        **Plan.fitted(prepared, policy, note).as_record(),
+        **Plan.fitted(prepared, policy, note, folder.log).as_record(),
     }
     fixed["versions"] = {**versions, **_sampler_version(fixed)}
     folder.write_run({**record, "fixed": fixed})

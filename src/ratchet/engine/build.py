@@ -29,18 +29,24 @@ class Plan:
     sampler: Choice
 
     @classmethod
-    def fitted(cls, prepared: Prepared, policy: Policy, note: Callable[[str], None] = lambda text: None) -> "Plan":
+    def fitted(
+        cls,
+        prepared: Prepared,
+        policy: Policy,
+        note: Callable[[str], None] = lambda text: None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> "Plan":
         """Fix what the settings leave open, by the model and the device, at the first start of a run.
 
-        ``note`` is told, in a sentence, what costs time.
+        ``note`` is told, in a sentence, what costs time; ``tell`` a line of numbers for each way that was tried.
         """
         prompts = [encoded.token_ids for encoded in prepared.train[:2]]
         budgets = _budgets(prepared, policy, note)
-        forward = chosen_forward(policy, *_trials(prompts))
+        forward = chosen_forward(policy, *_trials(prompts), tell=tell)
         return cls(
             budgets=budgets,
             forward=replace(forward, recompute=budgets.gradient_checkpointing),
-            batches=chosen_kind(policy, prompts),
+            batches=chosen_kind(policy, prompts, tell),
             sampler=choose(prepared.config.sampler, policy.device, policy.files, prepared.config.quantization),
         )
 

@@ -9,7 +9,7 @@ logs are natural.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -113,8 +113,12 @@ def _inputs(policy: Policy, row: PackedRow) -> dict[str, object]:
     }
 
 
-def chosen_forward(policy: Policy, *trials: Sequence[PackedAnswer]) -> RowForward:
+def chosen_forward(
+    policy: Policy, *trials: Sequence[PackedAnswer], tell: Callable[[str], None] = log.info
+) -> RowForward:
     """Return the fastest way whose log-probabilities and gradients are those of the plain one, on each trial's answers.
+
+    ``tell`` is given a line of numbers for each way that was tried.
 
     Layers that look back over a window only, or keep a state, do not follow a mask of ours in rows longer than the
     answers tried, so they are never packed. Nor are models that refuse such a mask.
@@ -124,23 +128,23 @@ def chosen_forward(policy: Policy, *trials: Sequence[PackedAnswer]) -> RowForwar
     """
     with out_of_memory_as("update"):
         expected = _tried(policy, trials, PLAIN)
-        for way in _ways(policy):
+        for way in _ways(policy, tell):
             try:
                 found = _tried(policy, trials, way)
             except (RuntimeError, TypeError, ValueError, AttributeError) as error:
                 if is_out_of_memory(error):
                     raise
-                log.info("update rows=%s head=%s refused error=%s", way.rows, way.head, type(error).__name__)
+                tell(f"update rows={way.rows} head={way.head} refused error={type(error).__name__}")
                 continue
             gaps = _gaps(found, expected)
-            log.info("update rows=%s head=%s gap=%.2e gradient_gap=%.2e", way.rows, way.head, *gaps)
+            tell(f"update rows={way.rows} head={way.head} gap={gaps[0]:.2e} gradient_gap={gaps[1]:.2e}")
             limits = _TOLERANCE[policy.model.dtype]
             if gaps[0] <= limits[0] and gaps[1] <= limits[1]:
                 return way
     return PLAIN
 
 
-def _ways(policy: Policy) -> Iterator[RowForward]:
+def _ways(policy: Policy, tell: Callable[[str], None]) -> Iterator[RowForward]:
     """Yield the ways to try, fastest first."""
     if policy.decoder is not None:
         yield RowForward("decoder", "chunked")
@@ -150,7 +154,7 @@ def _ways(policy: Policy) -> Iterator[RowForward]:
         yield RowForward("packed", "chunked")
         yield RowForward("packed", "whole")
     else:
-        log.info("update rows=plain reason=window_or_state")
+        tell("update rows=plain reason=window_or_state")
     yield RowForward("plain", "chunked")
 
 

@@ -5,7 +5,7 @@ same (validation, then the next round), and let go of before the update.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -59,8 +59,12 @@ def batches_of(kind: BatchKind, policy: Policy) -> Batches:
     return DecoderBatches(policy) if kind == "decoder" else TransformersBatches(policy)
 
 
-def chosen_kind(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> BatchKind:
+def chosen_kind(
+    policy: Policy, prompts: Sequence[tuple[int, ...]], tell: Callable[[str], None] = log.info
+) -> BatchKind:
     """Return the faster kind if its log-probabilities after some prompts are those of transformers.
+
+    ``tell`` is given a line of numbers about what was tried.
 
     Raises:
         OutOfMemory: with stage "sampling".
@@ -75,10 +79,10 @@ def chosen_kind(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> BatchKind
         except (RuntimeError, TypeError, ValueError, AttributeError) as error:
             if is_out_of_memory(error):
                 raise
-            log.info("sampling batches=transformers refused error=%s", type(error).__name__)
+            tell(f"sampling batches=decoder refused error={type(error).__name__}")
             return "transformers"
     gap = float((found - expected).abs().max())
-    log.info("sampling batches=%s gap=%.2e", "decoder" if gap <= tolerance else "transformers", gap)
+    tell(f"sampling batches=decoder gap={gap:.2e}")
     return "decoder" if gap <= tolerance else "transformers"
 
 
