@@ -52,9 +52,9 @@ class Walk:
 
     def admit_computed(self, computed, prompts, owners):
         self.batch.admit(computed, owners)
-        before = len(self.rows)
         self.rows += [(list(prompts[owner]), []) for owner in owners]
-        self._look([(*row, self.batch.logits[at]) for at, row in enumerate(self.rows) if at >= before])
+        # Those that were there are read again: they draw from them.
+        self._look([(*row, logits) for row, logits in zip(self.rows, self.batch.logits, strict=True)])
 
     def keep(self, staying):
         gone = [row for at, row in enumerate(self.rows) if at not in staying]
@@ -143,6 +143,17 @@ def test_a_slot_is_used_again_without_what_it_held():
     assert walk.batch._keys[0] is buffer
     for _ in range(3):
         walk.advance()
+    walk.keep([])
+
+
+def test_rows_that_stay_twice_before_others_come():
+    walk = Walk(tiny_policy(dtype=torch.float64), 0)
+    walk.admit([3, 5, 4, 2], [0, 1, 2, 3])
+    walk.advance()
+    walk.keep([1, 2, 3])
+    walk.keep([1, 2])
+    walk.admit([6], [0])
+    walk.advance()
     walk.keep([])
 
 

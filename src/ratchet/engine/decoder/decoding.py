@@ -121,7 +121,7 @@ class DecoderBatch:
     def keep(self, staying: Tensor) -> None:
         """Keep these rows, (k,) in rising order; the others leave. A row that is named several times branches."""
         # Most often the rows advance next, and nothing has to be copied.
-        self._kept = staying
+        self._kept = staying if self._kept is None else self._kept[staying]
         is_first = torch.ones(len(staying), dtype=torch.bool)
         is_first[1:] = staying[1:] != staying[:-1]
         origin = is_first.cumsum(0) - 1  # (k,) among the rows that are kept
