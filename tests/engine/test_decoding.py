@@ -356,7 +356,7 @@ def test_a_decoder_that_computes_something_else_does_not_sample(spoil, monkeypat
     spoil(monkeypatch)
     with caplog.at_level(logging.INFO, "ratchet"):
         assert chosen_kind(tiny_policy(), PROMPTS) == "transformers"
-    assert "sampling batches=transformers" in caplog.text
+    assert "sampling batches=decoder" in caplog.text
     assert "poison" not in caplog.text
 
 
