@@ -18,6 +18,9 @@ from ratchet.engine.sampler.choice import Choice, choose, make_sampler
 from ratchet.engine.sampler.decoder_batch import BatchKind, chosen_kind
 from ratchet.engine.update import Learner, new_optimizer
 
+# Tokens of a prompt's beginning and end that the trials of the ways to compute use.
+_TRIAL_TOKENS = (40, 24)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -40,7 +43,7 @@ class Plan:
 
         ``note`` is told, in a sentence, what costs time; ``tell`` a line of numbers for each way that was tried.
         """
-        prompts = [encoded.token_ids for encoded in prepared.train[:2]]
+        prompts = [_shortened(encoded.token_ids) for encoded in prepared.train[:2]]
         budgets = _budgets(prepared, policy, note)
         forward = chosen_forward(policy, *_trials(prompts), tell=tell)
         return cls(
@@ -113,6 +116,11 @@ def _budgets(prepared: Prepared, policy: Policy, note: Callable[[str], None]) ->
             f"{max(0, update_room(load, policy.device)) / 1e9:.1f} GB meant for it. It takes about a third longer so."
         )
     return budgets
+
+
+def _shortened(prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a prompt for a trial: its beginning, which prompts may share, and its end. All of it would take memory."""
+    return prompt if len(prompt) <= sum(_TRIAL_TOKENS) else prompt[: _TRIAL_TOKENS[0]] + prompt[-_TRIAL_TOKENS[1] :]
 
 
 def _trials(prompts: Sequence[tuple[int, ...]]) -> list[list[PackedAnswer]]:

@@ -161,12 +161,21 @@ def _ways(policy: Policy, tell: Callable[[str], None]) -> Iterator[RowForward]:
 def _tried(policy: Policy, trials: Sequence[Sequence[PackedAnswer]], way: RowForward) -> tuple[Tensor, Tensor]:
     """Return all log-probabilities, one after the other, and the gradient of a weighted sum of them, flattened."""
     rows = [row for trial in trials for row in pack(trial, 1 << 30, device=policy.device, plain=way.is_plain)]
-    logprobs = [answer_logprobs(policy, row, 1.0, way) for row in rows]
-    together = torch.cat(logprobs)
+    total = sum(len(row.places) for row in rows)
     # Weights that differ, so that a gradient which goes to the wrong answer shows.
-    weights = torch.linspace(-1.0, 1.0, len(together), dtype=together.dtype, device=together.device)
-    gradients = torch.autograd.grad((together * weights).sum(), policy.parameters, allow_unused=True)
-    return together.detach(), torch.cat([g.detach().double().flatten() for g in gradients if g is not None])
+    weights = torch.linspace(-1.0, 1.0, total, dtype=torch.float64).split_with_sizes([len(row.places) for row in rows])
+    logprobs: list[Tensor] = []
+    sums: list[Tensor | None] = [None] * len(policy.parameters)
+    for row, weight in zip(rows, weights, strict=True):  # one by one: each row's graph is gone before the next
+        found = answer_logprobs(policy, row, 1.0, way)
+        logprobs.append(found.detach())
+        weighted = (found * weight.to(found)).sum()
+        gradients = torch.autograd.grad(weighted, policy.parameters, allow_unused=True)
+        for index, gradient in enumerate(gradients):
+            before = sums[index]
+            if gradient is not None:
+                sums[index] = gradient.double() if before is None else before + gradient
+    return torch.cat(logprobs), torch.cat([gradient.flatten() for gradient in sums if gradient is not None])
 
 
 def _gaps(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> tuple[float, float]:

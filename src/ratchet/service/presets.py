@@ -26,7 +26,7 @@ def real_demo_settings() -> dict[str, Any]:
         "prompt": {"system_prompt": "", "worked_examples": 3},
         "reward": {"format_bonus": "off"},
         "rl": {
-            "rounds": 10,
+            "rounds": 14,
             "prompts_per_round": 16,
             "answers_per_prompt": 8,
             "max_answer_tokens": 64,
