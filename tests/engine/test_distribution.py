@@ -45,6 +45,7 @@ def kept(logits):
         (4, 1.0, [True, True, True, True]),
         (99, 1.0, [True, True, True, True]),
         (0, 1e-9, [False, True, False, False]),  # at least one
+        (0, 1e-60, [False, True, False, False]),  # also where float32 takes it for 0
         (0, 0.49, [False, True, False, False]),
         (0, 0.51, [False, True, True, False]),  # .5 is not yet enough, .75 is
         (0, 0.74, [False, True, True, False]),

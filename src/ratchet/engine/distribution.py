@@ -70,8 +70,9 @@ def truncated(logits: Tensor, top_k: int, top_p: float, keep: Tensor | None = No
     if top_p < 1.0:
         ordered, order = masked.sort(dim=-1, descending=True, stable=True)
         before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
-        dropped = (before >= top_p).scatter(-1, order, before >= top_p)
-        masked = masked.masked_fill(dropped, -torch.inf)
+        dropped = before >= top_p
+        dropped[..., 0] = False  # also where top_p is below the smallest float32 and compares as 0
+        masked = masked.masked_fill(dropped.scatter(-1, order, dropped), -torch.inf)
     if keep is not None and masked is not logits:
         kept = keep[..., None]
         masked = masked.scatter(-1, kept, logits.gather(-1, kept))
