@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from ratchet.engine.logprobs import (
     row_logits,
 )
 from ratchet.engine.packing import PackedAnswer, pack
+from ratchet.engine.sampler.decoder_batch import chosen_kind
 from ratchet.errors import OutOfMemory
 
 from .models import ARCHITECTURES, random_ids, tiny_policy
@@ -421,6 +423,29 @@ def test_trying_the_ways_leaves_no_gradient(architecture):
 def test_an_adapter_that_has_learned_nothing_yet_is_tried_too():
     # Its second factors are zero, so the first ones have no gradient.
     assert chosen_forward(tiny_policy(fresh=True), answers_of()) == DECODER
+
+
+def test_a_decoder_that_has_a_new_adapter_wrong_is_not_used():
+    policy = tiny_policy(fresh=True)
+    stack = policy.decoder.layers[0].gate_up
+    # Half of its share of the output, which is none before the first update.
+    stack.adapters = tuple(replace(factors, scale=factors.scale / 2) for factors in stack.adapters)
+    before = policy.adapter_state()
+    assert chosen_forward(policy, answers_of()) == PACKED
+    assert chosen_kind(policy, [random_ids(9, seed=number) for number in range(2)]) == "transformers"
+    after = policy.adapter_state()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mixtral", "phi"])
+def test_an_adapter_works_for_a_block_and_is_then_what_it_was(architecture):
+    policy = tiny_policy(architecture, fresh=True)
+    before = policy.adapter_state()
+    with suppress(RuntimeError), policy.with_working_adapter():
+        assert all(weight.any() for weight in policy.parameters)
+        raise RuntimeError
+    after = policy.adapter_state()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
 # --- the output layer ------------------------------------------------------------------------------------------------

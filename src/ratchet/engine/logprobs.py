@@ -126,7 +126,7 @@ def chosen_forward(
     Raises:
         OutOfMemory: with stage "update".
     """
-    with out_of_memory_as("update"):
+    with out_of_memory_as("update"), policy.with_working_adapter():
         expected = _tried(policy, trials, PLAIN)
         for way in _ways(policy, tell):
             try:

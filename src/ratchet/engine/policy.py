@@ -43,6 +43,9 @@ disable_progress_bar()
 ADAPTER = "default"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _WEIGHTS_NAMED = 3
+# Of a second factor's numbers, times its scale: enough to move log-probabilities far more than rounding does, and too
+# little to change how a model's activations behave.
+_WORKING_DEVIATION = 0.02
 # What the sampler knows how to copy from a prompt to its answers. A type that inherits from these may keep more.
 _CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 
@@ -142,6 +145,27 @@ class Policy:
                 weight.data = original
                 layer.merged_adapters.clear()
             self.model.train(was_training)
+
+    @contextmanager
+    def with_working_adapter(self) -> Iterator[None]:
+        """Give weights of the adapter that are all zero some numbers for the block, the same each time.
+
+        A new adapter's second factors are zero, so it moves no output and its first factors have no gradient: whoever
+        tries out a way to compute the policy would not see that it has the adapter wrong.
+        """
+        settings = self.model.peft_config[ADAPTER]
+        deviation = _WORKING_DEVIATION * settings.r / settings.lora_alpha
+        generator = torch.Generator().manual_seed(0)
+        zero = [weight for weight in self.parameters if not bool(weight.detach().any())]
+        try:
+            with torch.no_grad():
+                for weight in zero:
+                    weight.copy_(torch.randn(weight.shape, generator=generator) * deviation)
+            yield
+        finally:
+            with torch.no_grad():
+                for weight in zero:
+                    weight.zero_()
 
     @contextmanager
     def as_reference(self) -> Iterator[None]:

@@ -72,7 +72,7 @@ def chosen_kind(
     tolerance = _TOLERANCE.get(policy.model.dtype)
     if policy.decoder is None or tolerance is None:
         return "transformers"
-    with out_of_memory_as("sampling"):
+    with out_of_memory_as("sampling"), policy.with_working_adapter():
         expected = _tried(TransformersBatches(policy), prompts)
         try:
             found = _tried(DecoderBatches(policy), prompts)
