@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from ratchet.engine import packing
 from ratchet.engine.packing import PackedAnswer, PackedGroup, common_prefix, pack
 
+from .models import random_ids
+
 CPU = torch.device("cpu")
 # Prompt (1, 2, 3) with two answers, prompt (4, 5) with one of a single token.
 ANSWERS = [
@@ -248,3 +250,34 @@ def test_a_tree_is_not_larger_than_its_mask_is_worth(monkeypatch):
         monkeypatch.setattr(packing, "_LARGEST_TREE", largest)
         (row,) = pack(answers, 1000, device=CPU, plain=False)
         assert (row.groups[0].parents is not None) == is_tree
+
+
+# --- rows that will be padded ----------------------------------------------------------------------------------------
+
+
+def uneven(lengths):
+    return [PackedAnswer((1, 2, 3), random_ids(n, seed=k), k) for k, n in enumerate(lengths)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rows"),
+    [
+        ([50, 50, 50, 50], 1),
+        ([2, 2, 2, 2, 40], 2),  # side by side 5 * 40 places for 48 tokens: more than 4 a token
+        ([40, 2, 2, 2], 1),  # 4 * 40 for 46
+        ([40, 2, 2, 2, 2], 2),  # 5 * 40 for 48
+        ([40, 2, 40, 2, 2], 1),
+    ],
+)
+def test_a_padded_row_ends_before_answers_of_too_uneven_lengths(lengths, rows):
+    answers = uneven(lengths)
+    packed = pack(answers, 1 << 20, device=CPU, plain=False, padded=True)
+    assert len(packed) == rows
+    assert [number for row in packed for number in row.numbers] == list(range(len(lengths)))
+    assert len(pack(answers, 1 << 20, device=CPU, plain=False)) == 1
+
+
+def test_an_answer_that_is_there_already_takes_no_place():
+    long, short = uneven([40, 2])
+    answers = [long, *[PackedAnswer(short.prompt_token_ids, short.token_ids, k) for k in range(1, 30)]]
+    assert len(pack(answers, 1 << 20, device=CPU, plain=False, padded=True)) == 1

@@ -28,6 +28,9 @@ _SHORTEST_PREFIX = 8
 # its attention is a mask over all of its tokens, while answers side by side look at themselves alone.
 _TREE_SAVES = 0.1
 _LARGEST_TREE = 512
+# Our own decoder attends to a row's answers side by side, padded to the longest: to so many places a token at most. A
+# long answer among many short ones would otherwise take many times the memory and time of the row.
+_MOST_PLACES = 4
 
 
 @dataclass(frozen=True)
@@ -110,15 +113,18 @@ class PackedRow:
         return mask.masked_fill(~allowed, lowest)[None, None]
 
 
-def pack(answers: Sequence[PackedAnswer], budget_tokens: int, *, device: torch.device, plain: bool) -> list[PackedRow]:
+def pack(
+    answers: Sequence[PackedAnswer], budget_tokens: int, *, device: torch.device, plain: bool, padded: bool = False
+) -> list[PackedRow]:
     """Fill rows up to the budget, in order; an answer is never split, so one that exceeds it has a row of its own.
 
     Neighbouring answers with the same prompt share it, and a row of several prompts has their common beginning once.
-    Plain rows hold one answer each.
+    Plain rows hold one answer each. Rows that will be ``padded`` also end before answers of too uneven lengths.
     """
     rows: list[_RowPlan] = []
+    most_places = _MOST_PLACES if padded else None
     for answer in answers:
-        if plain or not rows or not rows[-1].add(answer, budget_tokens):
+        if plain or not rows or not rows[-1].add(answer, budget_tokens, most_places):
             rows.append(_RowPlan(answer))
     return [row.build(device) for row in rows]
 
@@ -187,10 +193,11 @@ class _RowPlan:
         self.trees = [_Tree()]
         self.trees[0].add(answer.token_ids)
         self.counts = _Counts(*[len(answer.token_ids)] * 3)
+        self.longest, self.members = len(answer.token_ids), 1  # of all answers; of the prompt with the most of them
         self.prefix = self.prompt_tokens = len(answer.prompt_token_ids)  # the latter of all prompts, each in full
 
-    def add(self, answer: PackedAnswer, budget_tokens: int) -> bool:
-        """Take in an answer if the row then fits the budget; tell whether it did."""
+    def add(self, answer: PackedAnswer, budget_tokens: int, most_places: int | None) -> bool:
+        """Take in an answer if the row then fits the budget, and is not padded to too many places; tell whether so."""
         prompts, trees, prefix, prompt_tokens = self.prompts, self.trees, self.prefix, self.prompt_tokens
         if answer.prompt_token_ids != prompts[-1]:
             prompt = answer.prompt_token_ids
@@ -201,7 +208,13 @@ class _RowPlan:
         saved = (len(prompts) - 1) * prefix if prefix >= _SHORTEST_PREFIX else 0
         if prompt_tokens - saved + counts.tokens > budget_tokens:
             return False
+        longest = max(self.longest, len(answer.token_ids))
+        members = max(self.members, len(trees[-1].paths) + (answer.token_ids not in trees[-1].paths))
+        places = len(prompts) * (counts.largest if counts.uses_trees else members * longest)
+        if most_places is not None and places > most_places * counts.tokens:
+            return False
         trees[-1].add(answer.token_ids)
+        self.longest, self.members = longest, members
         self.answers.append(answer)
         self.prompts, self.trees, self.prefix, self.prompt_tokens = prompts, trees, prefix, prompt_tokens
         self.counts = counts

@@ -183,6 +183,7 @@ def _rows(learner: Learner, step: Sequence[_Answer]) -> list[PackedRow]:
         learner.micro_batch_tokens,
         device=learner.policy.device,
         plain=learner.forward.is_plain,
+        padded=learner.forward.rows == "decoder",
     )
 
 
