@@ -1,7 +1,7 @@
 """One decoder layer over a packed row, forward and backward by hand.
 
 Keeps what the backward pass cannot cheaply compute again: the layer's input, queries, keys and values, the attention's
-output, the hidden state between attention and network, and gate and up, 3 H + (kv heads' width) * 2 + 2 I numbers a
+output, the hidden state between attention and network, and gate and up, 4 H + (kv heads' width) * 2 + 2 I numbers a
 token where autograd over single operations keeps about three times as many. With ``recompute`` it keeps the input
 alone (gradient checkpointing: Chen et al. 2016, arXiv:1604.06174).
 
