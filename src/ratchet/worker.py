@@ -264,6 +264,10 @@ def _fixed(session: _Session, prepared: Prepared, policy: Policy, note: Callable
         ):
             if was != now:
                 raise Conflict(f"The run's {what} was {was} and is now {now}: it cannot go on to the same result.")
+        if not fixed.keys() >= {"sampler", "forward", "batches"}:
+            raise Conflict(
+                "The run was begun by an older version of Ratchet, which computed otherwise. Start a new one."
+            )
         _refuse_other_sampler(fixed["sampler"]["backend"], prepared.config, policy)
         if fixed["versions"] != {**versions, **_sampler_version(fixed)}:
             note("Package versions differ from the run's start: results may differ.")

@@ -29,7 +29,7 @@ from .models import tiny_model, tiny_policy
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 # 3 layers, hidden 10, inner 20, vocabulary 100, 8 cached numbers a token and layer.
-WIDE, NARROW = (Shape(3, 10, 20, 100, 8, width) for width in (4, 2))
+WIDE, NARROW = (Shape(3, 10, 20, 100, 8, 10, width) for width in (4, 2))
 
 
 def load_of(shape=WIDE, weights=0, merged=0, adapter=0, prompt=6, answer=4):
@@ -46,7 +46,7 @@ def machine(monkeypatch, total):
 def test_the_shape_is_read_from_a_models_configuration():
     # Llama of the tests: 2 layers, 2 key/value heads of width 8, hidden 32, inner 48.
     config = tiny_model().config
-    assert Shape.of(config, torch.float32) == Shape(2, 32, 48, config.vocab_size, 2 * 2 * 8, 4)
+    assert Shape.of(config, torch.float32) == Shape(2, 32, 48, config.vocab_size, 2 * 2 * 8, 4 * 8, 4)
     assert Shape.of(config, torch.bfloat16).width == 2
 
 

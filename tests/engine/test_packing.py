@@ -263,9 +263,9 @@ def uneven(lengths):
     ("lengths", "rows"),
     [
         ([50, 50, 50, 50], 1),
-        ([2, 2, 2, 2, 40], 2),  # side by side 5 * 40 places for 48 tokens: more than 4 a token
-        ([40, 2, 2, 2], 1),  # 4 * 40 for 46
-        ([40, 2, 2, 2, 2], 2),  # 5 * 40 for 48
+        ([*[2] * 8, 40], 2),  # 9 * 40 places and 3 of the prompt for 56 + 3 tokens: more than 6 a token
+        ([40, *[2] * 7], 1),  # 8 * 40 + 3 for 54 + 3
+        ([40, *[2] * 8], 2),
         ([40, 2, 40, 2, 2], 1),
     ],
 )

@@ -44,13 +44,13 @@ class Plan:
         ``note`` is told, in a sentence, what costs time; ``tell`` a line of numbers for each way that was tried.
         """
         prompts = [_shortened(encoded.token_ids) for encoded in prepared.train[:2]]
-        budgets = _budgets(prepared, policy, note)
         forward = chosen_forward(policy, *_trials(prompts), tell=tell)
+        budgets = _budgets(prepared, policy, forward, note)
         return cls(
             budgets=budgets,
             forward=replace(forward, recompute=budgets.gradient_checkpointing),
             batches=chosen_kind(policy, prompts, tell),
-            sampler=choose(prepared.config.sampler, policy.device, policy.files, prepared.config.quantization),
+            sampler=choose(prepared.config.sampler, policy.device, policy.files),
         )
 
     @classmethod
@@ -104,10 +104,11 @@ def new_engine(
     return Engine(policy, learner, sampler)
 
 
-def _budgets(prepared: Prepared, policy: Policy, note: Callable[[str], None]) -> Budgets:
+def _budgets(prepared: Prepared, policy: Policy, forward: RowForward, note: Callable[[str], None]) -> Budgets:
     """Decide what the run holds at a time; say so where that costs time."""
     rl = possible_setting(prepared.config.rl, policy.model)
-    load = policy.memory_load(max(len(encoded.token_ids) for encoded in prepared.train), rl.max_answer_tokens)
+    longest = max(len(encoded.token_ids) for encoded in prepared.train)
+    load = policy.memory_load(longest, rl.max_answer_tokens, own_decoder=forward.rows == "decoder")
     budgets = fitted_budgets(load, policy.device, rl)
     if budgets.gradient_checkpointing and rl.gradient_checkpointing == "auto":
         needed = row_bytes(load, rl.micro_batch_tokens or load.longest_row, recomputed=False)

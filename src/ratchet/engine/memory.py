@@ -8,6 +8,7 @@ Dimensions: T tokens of a row, N answer tokens of a row, h hidden size, i inner 
 the bytes of one number.
 """
 
+import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,8 @@ _OUT_OF_MEMORY_MARKS = ("can't allocate memory", "out of memory", "CUBLAS_STATUS
 _GPU_MICRO_BATCH_TOKENS = 16_384
 # Share of a device's memory that estimates may fill. glibc's allocator alone was measured to take twice what is in use.
 _SHARE = 0.5
+# Less is not worth walking through all of the allocator's memory.
+_WORTH_GIVING_BACK = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Shape:
     inner: int
     vocabulary: int
     cached: int  # numbers that a token's keys and values have in a layer
+    attended: int  # numbers that a token's queries, and what attention returns for them, have in a layer
     width: int
     own_decoder: bool = False  # the update runs through our own decoder (``decoder/layer.py``)
 
@@ -87,6 +91,7 @@ class Shape:
             inner=max(inner) if isinstance(inner, list | tuple) else inner,
             vocabulary=text.vocab_size,
             cached=2 * heads * head_width,
+            attended=text.num_attention_heads * head_width,
             width=torch.empty((), dtype=dtype).element_size(),
             own_decoder=own_decoder,
         )
@@ -141,7 +146,7 @@ def activation_bytes(shape: Shape, tokens: int, answer_tokens: int, *, recompute
     and, recomputed, that as well.
 
     Our own decoder keeps less: the inputs of layer and network, queries and outputs of attention, keys and values, gate
-    and up, 4h + 2i numbers and those of the cache; it has no mask over the row, and logits for a few tokens at a time.
+    and up, about 4h + 2i numbers and those of the cache. It has no mask over the row, and few logits at a time.
     """
     h, i, width = shape.hidden, shape.inner, shape.width
     if shape.own_decoder:
@@ -158,7 +163,7 @@ def activation_bytes(shape: Shape, tokens: int, answer_tokens: int, *, recompute
 
 def _decoder_layer_bytes(shape: Shape) -> int:
     """Return what our own decoder keeps of a token in a layer."""
-    return (4 * shape.hidden + shape.cached + 2 * shape.inner) * shape.width
+    return (2 * shape.hidden + 2 * shape.attended + shape.cached + 2 * shape.inner) * shape.width
 
 
 def free_bytes(device: torch.device) -> int:
@@ -230,6 +235,17 @@ def _sampling_tokens(load: Load, device: torch.device) -> int:
         # Fixed amounts, so that what else runs on the machine changes nothing; a quarter of a small machine's memory.
         return _between(min(_CPU_SAMPLING_BYTES, _total_bytes() // 4) // token_bytes, 4096, 1 << 20)
     return _between(int((free_bytes(device) - load.merged_bytes) * _SHARE) // token_bytes, 4096, 1 << 22)
+
+
+def give_back(freed_bytes: int) -> None:
+    """Have glibc return free memory to the system, after so much was freed at once; it keeps most of it otherwise.
+
+    Holes between tensors of many sizes add up from round to round. Takes a tenth of a second for a gigabyte, so small
+    amounts are left to it.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if freed_bytes >= _WORTH_GIVING_BACK else None
+    if trim is not None:
+        trim(0)
 
 
 def _between(value: int, least: int, most: int) -> int:

@@ -28,9 +28,9 @@ _SHORTEST_PREFIX = 8
 # its attention is a mask over all of its tokens, while answers side by side look at themselves alone.
 _TREE_SAVES = 0.1
 _LARGEST_TREE = 512
-# Our own decoder attends to a row's answers side by side, padded to the longest: to so many places a token at most. A
-# long answer among many short ones would otherwise take many times the memory and time of the row.
-_MOST_PLACES = 4
+# Our own decoder attends to a row's answers side by side, padded to the longest, and so to its prompts: to so many
+# places a token at most. A long one among many short ones would otherwise take many times the row's memory and time.
+_MOST_PLACES = 6
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,8 @@ class _RowPlan:
         self.trees[0].add(answer.token_ids)
         self.counts = _Counts(*[len(answer.token_ids)] * 3)
         self.longest, self.members = len(answer.token_ids), 1  # of all answers; of the prompt with the most of them
-        self.prefix = self.prompt_tokens = len(answer.prompt_token_ids)  # the latter of all prompts, each in full
+        # The second is of all prompts, each in full.
+        self.prefix = self.prompt_tokens = self.longest_prompt = len(answer.prompt_token_ids)
 
     def add(self, answer: PackedAnswer, budget_tokens: int, most_places: int | None) -> bool:
         """Take in an answer if the row then fits the budget, and is not padded to too many places; tell whether so."""
@@ -210,11 +211,13 @@ class _RowPlan:
             return False
         longest = max(self.longest, len(answer.token_ids))
         members = max(self.members, len(trees[-1].paths) + (answer.token_ids not in trees[-1].paths))
-        places = len(prompts) * (counts.largest if counts.uses_trees else members * longest)
-        if most_places is not None and places > most_places * counts.tokens:
+        longest_prompt = max(self.longest_prompt, len(answer.prompt_token_ids))
+        own = counts.largest if counts.uses_trees else members * longest
+        places = len(prompts) * (own + longest_prompt - (prefix if saved else 0))
+        if most_places is not None and places > most_places * (prompt_tokens - saved + counts.tokens):
             return False
         trees[-1].add(answer.token_ids)
-        self.longest, self.members = longest, members
+        self.longest, self.members, self.longest_prompt = longest, members, longest_prompt
         self.answers.append(answer)
         self.prompts, self.trees, self.prefix, self.prompt_tokens = prompts, trees, prefix, prompt_tokens
         self.counts = counts

@@ -108,11 +108,14 @@ class Policy:
         """What ``merged`` needs besides the model: a second copy of every weight that the adapter is added into."""
         return sum(_adapted_weight(layer).nbytes for layer in _mergeable_layers(self.model))
 
-    def memory_load(self, longest_prompt: int, longest_answer: int) -> Load:
-        """Return what a run of this policy asks of its device; lengths in tokens."""
+    def memory_load(self, longest_prompt: int, longest_answer: int, *, own_decoder: bool = False) -> Load:
+        """Return what a run of this policy asks of its device; lengths in tokens.
+
+        ``own_decoder``: its update runs through our own decoder.
+        """
         adapter_weights = sum(weight.numel() for weight in self.parameters)
         return Load(
-            shape=Shape.of(self.model.config, self.model.dtype, own_decoder=self.decoder is not None),
+            shape=Shape.of(self.model.config, self.model.dtype, own_decoder=own_decoder),
             # As it is in memory: quantized weights count with their few bits.
             weight_bytes=int(self.model.get_base_model().get_memory_footprint()) - 4 * adapter_weights,
             merged_bytes=self.merged_bytes,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ratchet.engine.decoder.decoding import DecoderBatch, MergedDecoder
-from ratchet.engine.memory import is_out_of_memory, out_of_memory_as
+from ratchet.engine.memory import give_back, is_out_of_memory, out_of_memory_as
 from ratchet.engine.packing import common_prefix
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler.batch import Batches
@@ -52,6 +52,7 @@ class DecoderBatches:
     def rest(self) -> None:
         """Let go of the merged weights."""
         self._merged = None
+        give_back(self._policy.merged_bytes)
 
 
 def batches_of(kind: BatchKind, policy: Policy) -> Batches:

@@ -212,7 +212,7 @@ class VllmSampler:
             drawn["seed"] = _seed((*request.random_key, answer))
         return SamplingParams(
             **drawn,
-            max_tokens=max_answer_tokens,
+            max_tokens=request.limit(answer, max_answer_tokens),
             stop_token_ids=sorted(self._policy.chat.end_ids),
             logprobs=0,  # of the drawn token alone
             detokenize=False,
