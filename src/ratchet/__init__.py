@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # oneDNN keeps what it prepared for each shape of a product, by default for 1,024. The number of rows changes with
 # nearly every step, so several hundred megabytes were kept for shapes that do not come again. It is no slower so.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 # Forked processes would warn about the tokenizers' threads, which are of no use here.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

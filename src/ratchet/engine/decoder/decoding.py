@@ -21,6 +21,8 @@ from ratchet.engine.decoder.weights import DecoderWeights, Layer
 
 # Columns are added so many at a time, or a quarter of those in use.
 _BLOCK = 64
+# Steps are computed for a multiple of so many rows.
+_ROUND_ROWS = 8
 # The rows are moved together when this share of the slots is free: it costs about as much as a step.
 _REPACK_SHARE = 0.25
 # What the weights are laid out for: a batch of about so many rows.
@@ -147,7 +149,10 @@ class DecoderBatch:
             self._rebuild(len(self._keys[0]), 0)
             used = rows
         column = self._column
-        cosine, sine = weights.angles(self._prefix_length + column - self._starts)
+        # Rows of zeros up to a round number: products prepare a routine for each number of rows that they meet.
+        padded = rows + -rows % _ROUND_ROWS
+        pad = torch.nn.functional.pad
+        cosine, sine = weights.angles(pad(self._prefix_length + column - self._starts, (0, padded - rows)))
         low = int(self._starts.min())
         columns = slice(low, column + 1)
         mask = None
@@ -156,9 +161,9 @@ class DecoderBatch:
             before = torch.arange(low, column + 1) < self._starts[:, None]
             mask[self._slots, 0, 0] = mask.new_zeros(before.shape).masked_fill_(before, -torch.inf)
         in_place = rows == used and bool((self._slots == torch.arange(rows)).all())
-        hidden = weights.embedding[tokens]
+        hidden = weights.embedding[pad(tokens, (0, padded - rows))]
         for number, merged in enumerate(self._merged.layers):
-            joint = self._joint(hidden, merged, cosine, sine)  # (b, heads, d)
+            joint = self._joint(hidden, merged, cosine, sine)[:rows]  # (b, heads, d)
             if not in_place:
                 spread = joint.new_zeros((used, *joint.shape[1:]))
                 joint = spread.index_copy_(0, self._slots, joint)
@@ -168,9 +173,10 @@ class DecoderBatch:
             outputs = self._attended(query, number, columns, mask)
             if not in_place:
                 outputs = outputs.index_select(0, self._slots)
+            outputs = outputs if padded == rows else pad(outputs, (0, 0, 0, padded - rows))
             hidden = self._after_attention(hidden, outputs, merged)
         self._column, self._kept = column + 1, None
-        self.logits = product(last_norm(hidden, weights), self._merged.head)
+        self.logits = product(last_norm(hidden, weights), self._merged.head)[:rows]
 
     def _attended(self, query: Tensor, number: int, columns: slice, mask: Tensor | None) -> Tensor:
         """Attend from each slot's newest token, (slots, heads, d), to the prefix and to its row; (slots, heads * d)."""

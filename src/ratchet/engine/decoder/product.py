@@ -14,10 +14,15 @@ _HAS_ONEDNN = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-unty
 _onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if _HAS_ONEDNN else None
 _lay_out: Any = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None) if _onednn is not None else None
 
+# Numbers of a weight below which torch's own product is taken, unless it was laid out.
+_SMALL = 1 << 18
+
 
 def product(inputs: Tensor, weight: Tensor) -> Tensor:
     """Return inputs (n, k) times the transpose of weight (m, k), as (n, m)."""
-    if not _fuses(inputs):
+    # oneDNN prepares a routine for each new shape, half a millisecond or more, which small weights do not earn back.
+    is_small = weight.layout == torch.strided and weight.numel() < _SMALL
+    if is_small or not _fuses(inputs):
         return torch.nn.functional.linear(inputs, weight)
     result: Tensor = _onednn(inputs, weight, None, "none", [], "")
     return result
