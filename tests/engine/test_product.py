@@ -34,6 +34,12 @@ def expected_of(inputs, weight, other):
 
 
 @pytest.mark.usefixtures("_routine")
+@pytest.fixture(autouse=True)
+def _whatever_the_size(monkeypatch):
+    """Small weights go to torch's own product; here they stand for large ones."""
+    monkeypatch.setattr(product_module, "_SMALL", 0)
+
+
 @pytest.mark.parametrize("rows", [1, 5, 64, 100])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)], ids=["f32", "f64"])
 @pytest.mark.parametrize("is_laid_out", [False, True])
@@ -100,3 +106,12 @@ def test_a_routine_that_refuses_leaves_the_choice_to_the_ways_without_it(monkeyp
     way = chosen_forward(policy, answers_of(prefix=9))
     assert (way.rows, way.head) == ("packed", "whole")
     assert chosen_kind(policy, [random_ids(9, seed=n) for n in range(2)]) == "transformers"
+
+
+def test_small_weights_are_left_to_torchs_own_product_unless_they_were_laid_out(monkeypatch):
+    called = []
+    monkeypatch.setattr(product_module, "_SMALL", 1 << 18)
+    monkeypatch.setattr(product_module, "_onednn", lambda *_: called.append(1))
+    inputs, weight, _ = given(3, torch.float32)
+    assert torch.equal(product(inputs, weight), torch.nn.functional.linear(inputs, weight))
+    assert not called
