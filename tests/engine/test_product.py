@@ -33,13 +33,13 @@ def expected_of(inputs, weight, other):
     return {"product": whole, "silu": whole * whole.sigmoid(), "times": whole * other.double(), "plus": whole + other}
 
 
-@pytest.mark.usefixtures("_routine")
 @pytest.fixture(autouse=True)
 def _whatever_the_size(monkeypatch):
     """Small weights go to torch's own product; here they stand for large ones."""
     monkeypatch.setattr(product_module, "_SMALL", 0)
 
 
+@pytest.mark.usefixtures("_routine")
 @pytest.mark.parametrize("rows", [1, 5, 64, 100])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)], ids=["f32", "f64"])
 @pytest.mark.parametrize("is_laid_out", [False, True])
