@@ -131,11 +131,16 @@ def pack(
 
 def common_prefix(prompts: Sequence[tuple[int, ...]]) -> int:
     """Return how many tokens all prompts begin with, each keeping one of its own; 0 if too few to be worth sharing."""
+    shared = shared_length(prompts)
+    return shared if shared >= _SHORTEST_PREFIX else 0
+
+
+def shared_length(prompts: Sequence[tuple[int, ...]]) -> int:
+    """Return how many tokens all prompts begin with, each keeping one of its own; 0 if no two prompts differ."""
     if len(set(prompts)) < 2:
         return 0
     # Of sorted sequences, what the first and the last share is shared by all.
-    shared = _shared(min(prompts), max(prompts), min(map(len, prompts)) - 1)
-    return shared if shared >= _SHORTEST_PREFIX else 0
+    return _shared(min(prompts), max(prompts), min(map(len, prompts)) - 1)
 
 
 def _shared(one: tuple[int, ...], other: tuple[int, ...], most: int) -> int:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ratchet.engine.distribution import SamplingSettings, draw_with_logprobs
 from ratchet.engine.memory import out_of_memory_as
+from ratchet.engine.packing import shared_length
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampled, SampleRequest
 from ratchet.engine.sampler.batch import Batches, DecodingBatch
@@ -196,10 +197,8 @@ class _Waiting:
     def _common_prefix(self) -> tuple[int, ...]:
         """Return what all prompts begin with, where computing it once pays; a token of each prompt is left out."""
         prompts = [self._requests[number].prompt_token_ids for number in self._order]
-        first, last = min(prompts), max(prompts)  # in the order of their tokens: the two that differ first
-        most = min(len(prompt) for prompt in prompts) - 1
-        shared = next((at for at in range(most) if first[at] != last[at]), most)
-        return first[:shared] if shared * (len(prompts) - 1) >= _WORTH_SHARING_TOKENS and first != last else ()
+        shared = shared_length(prompts)
+        return prompts[0][:shared] if shared * (len(prompts) - 1) >= _WORTH_SHARING_TOKENS else ()
 
     @property
     def room(self) -> int:
