@@ -290,7 +290,9 @@ def _fixed(session: _Session, prepared: Prepared, policy: Policy, note: Callable
 
 def _refuse_other_sampler(backend: str, config: RunConfig, policy: Policy) -> None:
     """Refuse to go on with another sampler than before: it would draw other answers."""
-    if backend == "vllm" and (obstacle := what_stops_vllm(config.sampler, policy.device, policy.files)):
+    if backend != "vllm":
+        return
+    if obstacle := what_stops_vllm(config.sampler, policy.device, policy.files, config.quantization):
         raise Conflict(f"The run's answers were sampled by vLLM, which cannot go on here: {obstacle}")
 
 

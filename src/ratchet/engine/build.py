@@ -43,6 +43,7 @@ class Plan:
 
         ``note`` is told, in a sentence, what costs time; ``tell`` a line of numbers for each way that was tried.
         """
+        config = prepared.config
         prompts = [_shortened(encoded.token_ids) for encoded in prepared.train[:2]]
         forward = chosen_forward(policy, *_trials(prompts), tell=tell)
         budgets = _budgets(prepared, policy, forward, note)
@@ -50,7 +51,7 @@ class Plan:
             budgets=budgets,
             forward=replace(forward, recompute=budgets.gradient_checkpointing),
             batches=chosen_kind(policy, prompts, tell),
-            sampler=choose(prepared.config.sampler, policy.device, policy.files),
+            sampler=choose(config.sampler, policy.device, policy.files, config.quantization),
         )
 
     @classmethod
