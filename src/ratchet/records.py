@@ -1,7 +1,7 @@
 """Plain data that travels between the parts: frozen, serialisable, free of behaviour.
 
 Dimensions used everywhere: P prompts in a round, G answers per prompt (the group size), B = P * G rollouts,
-T tokens, V vocabulary, b rows of a micro-batch. Holds no settings (``config.py``) and no files (``journal.py``).
+T tokens, V vocabulary, b rows of a micro-batch. Holds no settings (``config``) and no files (``journal.py``).
 """
 
 from collections.abc import Mapping

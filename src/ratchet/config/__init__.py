@@ -1,0 +1,55 @@
+"""Settings of a run: the only place that knows their ranges, defaults, labels and help.
+
+Flags, YAML files and the settings reference are made from these classes, and the engine receives the very same
+frozen object. ``None`` in a field stands for "the usual value for what was chosen elsewhere"; ``resolved`` fills
+all of them in, and only a resolved configuration is stored, so that a run never depends on later defaults.
+
+Rules between settings are here too, worded with labels. What needs the data or the machine is checked where those
+are read. Reading text (YAML, flags) is in ``config_text.py``.
+"""
+
+from ratchet.config.base import Settings, setting, walk_settings
+from ratchet.config.data import BoxedData, Data, DeepMathData, Gsm8kData, MathPairsData
+from ratchet.config.machine import LimitSettings, LoraSettings, OptimizerSettings, Quantization, SamplerSettings
+from ratchet.config.prompt import PromptSettings, WorkedExample
+from ratchet.config.reward import FormatKind, RewardSettings
+from ratchet.config.rl import CLIP_DEFAULTS, Loss, RlSettings
+from ratchet.config.run import RunConfig
+from ratchet.config.verifier import (
+    FinalNumberVerifier,
+    MathPairsVerifier,
+    MathVerifier,
+    PythonVerifier,
+    Read,
+    VerifierSettings,
+)
+
+__all__ = [
+    "CLIP_DEFAULTS",
+    "BoxedData",
+    "Data",
+    "DeepMathData",
+    "FinalNumberVerifier",
+    "FormatKind",
+    "Gsm8kData",
+    "LimitSettings",
+    "LoraSettings",
+    "Loss",
+    "MathPairsData",
+    "MathPairsVerifier",
+    "MathVerifier",
+    "OptimizerSettings",
+    "PromptSettings",
+    "PythonVerifier",
+    "Quantization",
+    "Read",
+    "RewardSettings",
+    "RlSettings",
+    "RunConfig",
+    "SamplerSettings",
+    "Settings",
+    "VerifierSettings",
+    "WorkedExample",
+    "setting",
+    "walk_settings",
+]

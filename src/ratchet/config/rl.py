@@ -1,0 +1,158 @@
+"""How a round samples and learns."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ratchet.config.base import Settings, setting
+
+Loss = Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo"]
+
+# Clip bounds that go with each loss where the user sets none. grpo and dr_grpo: PPO's 0.2 on both sides (Schulman et
+# al. 2017, arXiv:1707.06347, section 6.1), as in TRL. dapo: clip-higher 0.28 (Yu et al. 2025, arXiv:2503.14476, section
+# 4.1). gspo: 3e-4 and 4e-4 on the sequence ratio (Zheng et al. 2025, arXiv:2507.18071, section 5.1). cispo bounds the
+# weight from above alone: 5 is what TRL recommends after Khatri et al. 2025, arXiv:2510.13786 (MiniMax 2025,
+# arXiv:2506.13585, leave the number open); its low bound is not used.
+CLIP_DEFAULTS: dict[Loss, tuple[float, float]] = {
+    "grpo": (0.2, 0.2),
+    "dapo": (0.2, 0.28),
+    "dr_grpo": (0.2, 0.2),
+    "gspo": (3e-4, 4e-4),
+    "cispo": (0.2, 5.0),
+}
+
+
+class RlSettings(Settings):
+    """How a round samples and learns."""
+
+    rounds: Annotated[int, Field(ge=1, le=1000)] | Literal["full"] = setting(
+        20,
+        label="Rounds",
+        unit="rounds",
+        help="How often to sample, grade, update and validate; full takes as many as the epochs need.",
+    )
+    epochs: int = setting(
+        1, ge=1, le=100, label="Epochs", help="With rounds = full: how often each training prompt is used."
+    )
+    prompts_per_round: int = setting(
+        64,
+        ge=1,
+        le=1024,
+        label="Prompts per round",
+        unit="prompts",
+        help="Distinct training prompts in each round; with fewer prompts in the data a round takes each once.",
+    )
+    answers_per_prompt: int = setting(
+        8,
+        ge=2,
+        le=32,
+        label="Answers per prompt",
+        unit="answers",
+        help="Answers sampled for each prompt and compared with one another (the group size).",
+    )
+    max_answer_tokens: int = setting(
+        512,
+        ge=16,
+        le=32_768,
+        label="Longest answer",
+        unit="tokens",
+        help="An answer that reaches this length before it ends is cut off and scores 0.",
+    )
+    batch_size: int | None = setting(
+        None,
+        ge=1,
+        label="Batch size",
+        unit="answers",
+        help="Answers per optimizer step, a multiple of Answers per prompt. Empty takes the whole round in one step.",
+    )
+    loss: Loss = setting(
+        "grpo",
+        label="Loss",
+        help="grpo; dapo (averages over all tokens, clips higher, refills); dr_grpo (no division by deviation or "
+        "length); gspo (one ratio an answer; for mixture-of-experts models); cispo (bounded weights, no clipping).",
+    )
+    clip_low: float | None = setting(
+        None,
+        ge=0,
+        le=10,
+        label="Clip low",
+        help="How far below 1 a ratio may act (not used by cispo). Left out: the loss's usual value.",
+    )
+    clip_high: float | None = setting(
+        None,
+        ge=0,
+        le=10,
+        label="Clip high",
+        help="How far above 1 a ratio may act; for cispo the largest weight itself. Left out: the loss's usual value.",
+    )
+    beta: float = setting(
+        0.0, ge=0, le=1, label="KL coefficient", help="Pulls the policy towards the one the run started from."
+    )
+    dynamic_sampling: Literal["off", "refill"] | None = setting(
+        None,
+        label="Dynamic sampling",
+        help="refill draws more prompts, up to three draws in all, until enough groups carry a signal. Left out: "
+        "refill for dapo, else off.",
+    )
+    temperature: float = setting(
+        1.0, ge=0.01, le=5, label="Temperature", help="Flattens (above 1) or sharpens (below 1) what is sampled."
+    )
+    top_p: float = setting(
+        1.0, gt=0, le=1, label="Top-p", help="Samples from the likeliest tokens that add up to this probability."
+    )
+    top_k: int = setting(0, ge=0, le=1_000_000, label="Top-k", help="Samples from so many likeliest tokens; 0 is off.")
+    validation_prompts: int = setting(
+        128,
+        ge=1,
+        le=1024,
+        label="Validation sample",
+        unit="prompts",
+        help="Prompts scored greedily after each round, the same ones each time, at most as many as there are.",
+    )
+    no_signal_rounds: int = setting(
+        3,
+        ge=1,
+        le=1000,
+        label="No-signal limit",
+        unit="rounds",
+        help="A run fails when no round so far, of at least this many, had an answer that scored unlike its siblings.",
+    )
+    micro_batch_tokens: int | None = setting(
+        None,
+        ge=64,
+        le=1_048_576,
+        label="Micro batch",
+        unit="tokens",
+        help="Tokens per forward and backward pass. Changes memory and speed, not the result. Empty: fitted to memory.",
+    )
+    sampling_tokens: int | None = setting(
+        None,
+        ge=256,
+        le=16_777_216,
+        label="Sampling budget",
+        unit="tokens",
+        help="Prompt and answer tokens held at a time while sampling. Empty: fitted to memory.",
+    )
+    gradient_checkpointing: Literal["auto", "on", "off"] = setting(
+        "auto",
+        label="Gradient checkpointing",
+        help="Computes each layer twice in the update instead of keeping what is inside it: less memory, about a third "
+        "more time, the same result. auto: only where the longest prompt and answer would not fit otherwise.",
+    )
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        batch, group = self.batch_size, self.answers_per_prompt
+        round_size = self.prompts_per_round * group
+        if batch is not None and batch > round_size:
+            raise ValueError(
+                f"Batch size is {batch}, but a round has {self.prompts_per_round} prompts x {group} answers = "
+                f"{round_size}. Choose {round_size}, or raise Prompts per round."
+            )
+        if batch is not None and batch % group:
+            below, above = batch - batch % group, batch - batch % group + group
+            valid = f"{below} or {above}" if below else f"{above}"
+            raise ValueError(
+                f"Batch size is {batch}, which is not a multiple of Answers per prompt ({group}). Choose {valid}."
+            )
+        return self

