@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ratchet.engine.distribution import GREEDY, SamplingSettings, draw_with_logprobs
 from ratchet.engine.sampler import SampleRequest, in_process
+from ratchet.engine.sampler.decoder_batch import DecoderBatches
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.sampler.transformers_batch import TransformersBatches
 
@@ -69,7 +70,7 @@ class ScriptedBatches:
         self.seen, self.branches = seen, branches
 
     @contextmanager
-    def batch(self, common_prefix):
+    def batch(self, common_prefix, most_rows):
         yield ScriptedBatch(common_prefix, self.seen, self.branches)
 
     def rest(self):
@@ -350,8 +351,8 @@ def test_columns_that_no_row_needs_are_left_out(architecture, monkeypatch):
 
     class Recorded(TransformersBatches):
         @contextmanager
-        def batch(self, common_prefix):
-            with super().batch(common_prefix) as batch:
+        def batch(self, common_prefix, most_rows):
+            with super().batch(common_prefix, most_rows) as batch:
                 batches.append(batch)
                 yield batch
 
@@ -375,3 +376,21 @@ def test_a_late_answer_does_not_see_who_had_its_place_before(policy, monkeypatch
         for answer in range(3):
             monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": 1})
             assert_same({(0, 0): ours[number, answer]}, {(0, 0): sampled(policy, [request])[0, answer]}, 1e-4)
+
+
+def test_buffers_have_no_more_rows_than_may_run(monkeypatch):
+    # Rows that branch one after the other make the buffers grow twofold each time.
+    policy = tiny_policy("llama", end_ids=END_IDS)
+    monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": 12})
+    made = []
+
+    class Recorded(DecoderBatches):
+        @contextmanager
+        def batch(self, common_prefix, most_rows):
+            with super().batch(common_prefix, most_rows) as batch:
+                made.append(batch)
+                yield batch
+
+    sampler = InProcessSampler(policy, 1 << 20, Recorded(policy))
+    slots = {len(made[0]._keys[0]) for _ in sampler.sample(asked([5] * 7, [8] * 7), PLAIN, 20, lambda: None)}
+    assert max(slots) == 12

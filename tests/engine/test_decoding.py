@@ -32,7 +32,7 @@ class Walk:
         self.policy, self.tolerance = policy, tolerance
         self.prefix = random_ids(prefix, seed=5)
         self.random = np.random.default_rng(seed)
-        self.batch = DecoderBatch(MergedDecoder(policy.decoder), self.prefix)
+        self.batch = DecoderBatch(MergedDecoder(policy.decoder), self.prefix, 64)
         self.rows = []  # tokens, and logits after each from the prompt's last one on
         self.compared = 0
 
@@ -236,7 +236,7 @@ def test_merged_weights_are_kept_while_the_adapter_stays_and_made_anew_after_a_s
     batches, prompt = DecoderBatches(policy), random_ids(5)
 
     def logits():
-        with batches.batch(()) as batch:
+        with batches.batch((), 8) as batch:
             return batch._merged, batch.prefill([prompt]).logits[0]
 
     def expected():
@@ -261,7 +261,7 @@ def test_merged_weights_are_kept_while_the_adapter_stays_and_made_anew_after_a_s
 def test_at_rest_the_merged_weights_are_gone():
     policy = tiny_policy()
     batches = DecoderBatches(policy)
-    with batches.batch(()) as batch:
+    with batches.batch((), 8) as batch:
         held = weakref.ref(batch._merged)
         del batch
     gc.collect()
@@ -269,14 +269,14 @@ def test_at_rest_the_merged_weights_are_gone():
     InProcessSampler(policy, 1 << 20, batches).rest()
     gc.collect()
     assert held() is None
-    with batches.batch(()) as batch:  # and can be had again
+    with batches.batch((), 8) as batch:  # and can be had again
         assert batch.prefill([random_ids(3)]).logits.shape == (1, VOCABULARY)
 
 
 def test_merged_weights_of_an_older_adapter_are_gone_before_the_new_ones_are_made(monkeypatch):
     policy = tiny_policy()
     batches = DecoderBatches(policy)
-    with batches.batch(()) as batch:
+    with batches.batch((), 8) as batch:
         held = weakref.ref(batch._merged)
         del batch
     with torch.no_grad():
@@ -289,7 +289,7 @@ def test_merged_weights_of_an_older_adapter_are_gone_before_the_new_ones_are_mad
         return MergedDecoder(weights)
 
     monkeypatch.setattr(decoder_batch, "MergedDecoder", merging)
-    with batches.batch(()):
+    with batches.batch((), 8):
         pass
     assert seen == [None]
 

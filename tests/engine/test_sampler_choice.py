@@ -46,7 +46,7 @@ def gpu(monkeypatch):
 
 
 def chosen(device, files=FOLDER, **settings):
-    found = choose(SamplerSettings(**settings), device, files)
+    found = choose(SamplerSettings(**settings), device, files, "none")
     return found.backend, found.why
 
 
@@ -88,7 +88,7 @@ def test_auto_stays_in_process_where_the_memory_share_does_not_fit(installed, gp
 )
 def test_vllm_that_was_asked_for_and_cannot_be_had_is_refused_with_what_to_do(installed, gpu, device, files, reason):
     with pytest.raises(InvalidSetting, match=reason) as caught:
-        choose(SamplerSettings(backend="vllm"), device, files)
+        choose(SamplerSettings(backend="vllm"), device, files, "none")
     assert caught.value.field == "sampler.backend"
     assert "in_process" in str(caught.value)
     if device.type == "cuda":
@@ -105,7 +105,7 @@ def test_a_quantized_base_model_is_not_sampled_by_an_engine_that_would_load_it_u
 def test_a_share_that_does_not_fit_is_refused_by_its_own_name(installed, gpu):
     gpu(10)
     with pytest.raises(InvalidSetting, match="smaller share") as caught:
-        choose(SamplerSettings(backend="vllm"), CUDA, FOLDER)
+        choose(SamplerSettings(backend="vllm"), CUDA, FOLDER, "none")
     assert caught.value.field == "sampler.gpu_memory_share"
 
 
@@ -118,8 +118,10 @@ def test_in_process_is_in_process_whatever_is_there(installed, gpu):
 
 
 def test_vllm_that_is_not_installed_is_refused_at_once_with_how_to_install_it(absent):
-    for call in (lambda s: refuse_absent(s), lambda s: choose(s, CPU, FOLDER)):
-        with pytest.raises(InvalidSetting, match=r"pip install 'ratchet-rl\[vllm\]', or choose in_process"):
+    for call in (lambda s: refuse_absent(s), lambda s: choose(s, CPU, FOLDER, "none")):
+        with pytest.raises(
+            InvalidSetting, match=r"pip install 'ratchet-rl\[vllm\]', or choose Generation backend in_process"
+        ):
             call(SamplerSettings(backend="vllm"))
     refuse_absent(SamplerSettings())
     refuse_absent(SamplerSettings(backend="in_process"))

@@ -126,7 +126,7 @@ def test_every_step_gives_the_logits_of_the_plain_one(architecture):
     seen = []
     for graphs in (False, True):
         found = []
-        with TransformersBatches(policy, graphs, lambda: uncaptured).batch(()) as batch:
+        with TransformersBatches(policy, graphs, lambda: uncaptured).batch((), 8) as batch:
             computed = batch.prefill(prompts)
             batch.admit(computed, [0, 1, 2, 1])
             for step in range(12):
@@ -146,7 +146,7 @@ def test_every_step_gives_the_logits_of_the_plain_one(architecture):
 
 def test_logits_stay_what_they_are_when_the_graphs_output_is_overwritten():
     policy = tiny_policy()
-    with TransformersBatches(policy, True, Graphs().new_capture).batch(()) as batch:
+    with TransformersBatches(policy, True, Graphs().new_capture).batch((), 8) as batch:
         batch.admit(batch.prefill([random_ids(4)]), [0] * 8)  # all places taken, in order: nothing is left to sort out
         kept = []
         for step in range(3):
@@ -181,7 +181,7 @@ def test_nothing_in_the_step_waits_for_the_device(architecture):
 
         return repeat
 
-    with TransformersBatches(policy, True, lambda: capture).batch(()) as batch:
+    with TransformersBatches(policy, True, lambda: capture).batch((), 8) as batch:
         batch.admit(batch.prefill([random_ids(4), random_ids(9)]), [0, 1])
         batch.advance(torch.tensor([5, 6]))
         batch.advance(torch.tensor([7, 8]))
@@ -262,7 +262,7 @@ def test_rows_that_leave_one_by_one_do_not_make_a_graph_each(monkeypatch):
 
 
 def test_graphs_are_off_where_there_is_no_cuda():
-    with TransformersBatches(tiny_policy()).batch(()) as batch:
+    with TransformersBatches(tiny_policy()).batch((), 8) as batch:
         assert batch._static is None
 
 
@@ -372,7 +372,7 @@ def test_no_graph_outlives_the_weights_it_reads(how):
 
 def test_a_batch_that_is_kept_keeps_no_graph():
     policy, graphs = tiny_policy(), Graphs()
-    with TransformersBatches(policy, True, graphs.new_capture).batch(()) as batch:
+    with TransformersBatches(policy, True, graphs.new_capture).batch((), 8) as batch:
         batch.admit(batch.prefill([random_ids(4)]), [0])
         batch.advance(torch.tensor([5]))
     gc.collect()

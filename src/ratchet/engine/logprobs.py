@@ -87,11 +87,13 @@ def row_logits(policy: Policy, row: PackedRow) -> Tensor:
 
 def row_states(policy: Policy, row: PackedRow, forward: RowForward) -> Tensor:
     """Return what the output layer is given for a row's answer tokens, (U, H)."""
-    weights = policy.decoder
-    if forward.rows != "decoder" or weights is None:
+    if forward.rows != "decoder":
         trunk = policy.model.get_base_model().base_model
         states: Tensor = trunk(**_inputs(policy, row)).last_hidden_state[0]
         return states.index_select(0, row.sources)
+    weights = policy.decoder
+    if weights is None:
+        raise ValueError("this model has no decoder of ours")
     cosine, sine = weights.angles(row.position_ids)
     at = layout(row, weights.heads, weights.embedding.dtype)
     run = Pass(weights, at, cosine, sine, with_adapter=not policy.is_reference, recompute=forward.recompute)

@@ -26,7 +26,7 @@ _CPU_MICRO_BATCH_TOKENS = 512
 # Our own decoder has no such mask: larger rows share more, until they no longer fit the processor's caches. So many
 # bytes of what the backward pass needs, and so many tokens at most.
 _DECODER_KEPT_BYTES = 1 << 29
-_DECODER_MICRO_BATCH_TOKENS = 4096
+_DECODER_MICRO_BATCH_TOKENS = 2560
 # Its logits, for a few tokens at a time, and what is made of them (``head.py``).
 _DECODER_LOGITS_BYTES = 3 * 4 * (6 << 20)
 _CPU_SAMPLING_BYTES = 1 << 30
@@ -50,7 +50,7 @@ _GPU_MICRO_BATCH_TOKENS = 16_384
 # Share of a device's memory that estimates may fill. glibc's allocator alone was measured to take twice what is in use.
 _SHARE = 0.5
 # Less is not worth walking through all of the allocator's memory.
-_WORTH_GIVING_BACK = 64 << 20
+_WORTH_GIVING_BACK = 8 << 20
 
 
 @dataclass(frozen=True)

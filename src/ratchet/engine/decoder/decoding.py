@@ -76,9 +76,10 @@ class DecoderBatch:
     branches = True
 
     @torch.inference_mode()
-    def __init__(self, merged: MergedDecoder, prefix: tuple[int, ...]) -> None:
+    def __init__(self, merged: MergedDecoder, prefix: tuple[int, ...], most_rows: int) -> None:
         weights = merged.weights
         self._merged = merged
+        self._most_rows = most_rows
         self._heads: Heads = weights.heads
         self._width = weights.layers[0].joint.weight.shape[0] // weights.heads.all
         self._prefix: Prompts | None = None
@@ -269,7 +270,8 @@ class DecoderBatch:
         there = len(self._keys[0]) if self._keys else 0
         if rows + count > there or prompt > self._column:
             # Twice as many, so that rows which branch one after the other move seldom.
-            self._rebuild(there if rows + count <= there else max(rows + count, 2 * there), prompt)
+            more = max(rows + count, min(2 * there, self._most_rows))
+            self._rebuild(there if rows + count <= there else more, prompt)
         is_free = torch.ones(len(self._keys[0]), dtype=torch.bool)
         is_free[self._slots] = False
         return is_free.nonzero()[:count, 0]

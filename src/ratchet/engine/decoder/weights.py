@@ -177,6 +177,8 @@ def _stacked(layers: Sequence[Any]) -> Stacked | None:
         return None
     if any(not isinstance(layer.lora_dropout[name], torch.nn.Identity) for layer in layers):
         return None
+    if any(layer.lora_B[name].bias is not None for layer in layers):
+        return None
     bases = [layer.get_base_layer() for layer in layers]
     biases = [base.bias for base in bases]
     if len({bias is None for bias in biases}) > 1:

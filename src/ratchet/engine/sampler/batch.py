@@ -50,12 +50,13 @@ class DecodingBatch(Protocol):
 class Batches(Protocol):
     """Makes batches of one kind, and holds what they share."""
 
-    def batch(self, common_prefix: tuple[int, ...]) -> AbstractContextManager[DecodingBatch]:
+    def batch(self, common_prefix: tuple[int, ...], most_rows: int) -> AbstractContextManager[DecodingBatch]:
         """Return a batch of the policy as it is now, for one call of the sampler.
 
         Args:
             common_prefix: What all prompts begin with, maybe nothing; computed at once. At least one token of each
                 prompt is not part of it.
+            most_rows: How many rows there may be at a time.
         """
 
     def rest(self) -> None:

@@ -31,9 +31,7 @@ class Choice:
     why: str
 
 
-def choose(
-    settings: SamplerSettings, device: torch.device, files: ModelFiles, quantization: Quantization = "none"
-) -> Choice:
+def choose(settings: SamplerSettings, device: torch.device, files: ModelFiles, quantization: Quantization) -> Choice:
     """Return which sampler to take.
 
     Raises:
@@ -58,19 +56,16 @@ def refuse_absent(settings: SamplerSettings) -> None:
     Raises:
         InvalidSetting: it is not.
     """
-    if settings.backend == "vllm" and find_spec("vllm") is None:
-        raise InvalidSetting(
-            f"Generation backend is vllm, but vLLM is not installed. Run {INSTALL}, or choose in_process.",
-            field="sampler.backend",
-        )
+    if settings.backend == "vllm" and (absent := _absent()):
+        raise absent
 
 
 def what_stops_vllm(
-    settings: SamplerSettings, device: torch.device, files: ModelFiles, quantization: Quantization = "none"
+    settings: SamplerSettings, device: torch.device, files: ModelFiles, quantization: Quantization
 ) -> InvalidSetting | None:
     """Return why vLLM cannot sample here, in words; None if nothing is known to stop it."""
-    if find_spec("vllm") is None:
-        return InvalidSetting(f"vLLM is not installed. Run {INSTALL}, or choose in_process.", "sampler.backend")
+    if absent := _absent():
+        return absent
     if device.type not in ("cuda", "cpu"):
         return InvalidSetting(
             f"vLLM does not run on {device.type}. Choose Generation backend in_process.", "sampler.backend"
@@ -96,6 +91,14 @@ def what_stops_vllm(
     if device.type == "cuda":
         return _what_stops_share(settings.gpu_memory_share, *torch.cuda.mem_get_info(device))
     return None
+
+
+def _absent() -> InvalidSetting | None:
+    if find_spec("vllm") is not None:
+        return None
+    return InvalidSetting(
+        f"vLLM is not installed. Run {INSTALL}, or choose Generation backend in_process.", "sampler.backend"
+    )
 
 
 def _what_stops_share(share: float, free: int, total: int) -> InvalidSetting | None:

@@ -40,14 +40,14 @@ class DecoderBatches:
         self._versions: list[int] = []
 
     @contextmanager
-    def batch(self, common_prefix: tuple[int, ...]) -> Iterator[DecoderBatch]:
+    def batch(self, common_prefix: tuple[int, ...], most_rows: int) -> Iterator[DecoderBatch]:
         """Return a batch of the policy as it is now."""
         versions = [parameter._version for parameter in self._policy.parameters]
         if self._merged is None or versions != self._versions:
             self._merged = None  # before the new one is made
             with torch.no_grad():
                 self._merged, self._versions = MergedDecoder(self._weights), versions
-        yield DecoderBatch(self._merged, common_prefix)
+        yield DecoderBatch(self._merged, common_prefix, most_rows)
 
     def rest(self) -> None:
         """Let go of the merged weights."""
@@ -89,7 +89,7 @@ def chosen_kind(
 
 def _tried(batches: Batches, prompts: Sequence[tuple[int, ...]]) -> Tensor:
     """Return the log-probabilities of every next token after the prompts and after some tokens more."""
-    with batches.batch(prompts[0][: common_prefix(prompts)]) as batch:
+    with batches.batch(prompts[0][: common_prefix(prompts)], len(prompts)) as batch:
         batch.admit(batch.prefill(prompts), range(len(prompts)))
         steps = [batch.logits.log_softmax(dim=-1)]
         for step in range(_STEPS_TRIED):

@@ -79,9 +79,10 @@ class InProcessSampler:
         waiting = _Waiting(requests, max_answer_tokens, self._budget_tokens, self._policy.device.type)
         if not waiting:
             return
-        rows = _Rows(min(waiting.room, len(waiting)), self._policy.chat.end_ids, greedy=settings.greedy)
+        places = min(waiting.room, len(waiting))
+        rows = _Rows(places, self._policy.chat.end_ids, greedy=settings.greedy)
         check()
-        with out_of_memory_as("sampling"), self._batches.batch(waiting.common_prefix) as batch:
+        with out_of_memory_as("sampling"), self._batches.batch(waiting.common_prefix, places) as batch:
             _refill(batch, rows, waiting, check)
             while rows:
                 check()

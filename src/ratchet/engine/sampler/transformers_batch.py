@@ -298,8 +298,8 @@ class TransformersBatches:
             self._steps = StaticSteps(policy, new_capture or (lambda: CudaGraphs(policy.device)))
 
     @contextmanager
-    def batch(self, common_prefix: tuple[int, ...]) -> Iterator[TransformersBatch]:
-        """Return a batch of the policy as it is now."""
+    def batch(self, common_prefix: tuple[int, ...], most_rows: int) -> Iterator[TransformersBatch]:
+        """Return a batch of the policy as it is now; its cache grows row by row, so ``most_rows`` tells it nothing."""
         with self._policy.merged():
             batch = TransformersBatch(self._policy, common_prefix, self._steps.of_batch() if self._steps else None)
             try:
