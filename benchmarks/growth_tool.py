@@ -41,8 +41,9 @@ def main() -> None:
             raise RuntimeError("a group had no signal")
         learned = update(ratchet.engine.learner, groups, lambda: None)
         wall, busy_cores = clock.read()
-        if learned.steps != 1 or learned.tokens != len(written) * rl.max_answer_tokens:
+        if learned.steps != 1 or learned.tokens != len(requests) * rl.answers_per_prompt * rl.max_answer_tokens:
             raise RuntimeError("the round was not the whole work")
+        del written, groups  # as in a run: the next round's answers are written without this one's in memory
         channel.report(seconds=wall, sampling=sampled, busy_cores=busy_cores, answer_tokens=learned.tokens)
 
 

@@ -131,6 +131,7 @@ def train(
         )
         report(record, groups, finished)
         progress = finished
+        del groups, informative  # the next round's answers are written without this one's in memory
     return _signal_ending(progress.records, config.rl.no_signal_rounds) or "all_rounds"
 
 

@@ -13,7 +13,7 @@ Dimensions: P informative groups, G answers each, N answer tokens of a micro-bat
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -239,24 +239,8 @@ def _step(
     loss_sum, stats = 0.0, LossStats()
     for row in _rows(learner, step):
         check()
-        logprobs = answer_logprobs(learner.policy, row, settings.temperature, learner.forward)  # (N,)
-        if sums.steps == 0 and learner.importance_cap is None:
-            _add_gap(sums, logprobs, row, by_number)
-        old = _of_row(start.full, row, logprobs.detach())
-        batch = TokenBatch(
-            logprobs=logprobs,
-            old_logprobs=old,
-            reference_logprobs=_reference_logprobs(learner, row),
-            advantages=torch.tensor([by_number[n].advantage for n in row.numbers], dtype=logprobs.dtype).to(
-                logprobs.device
-            ),
-            answer_index=row.answer_index,
-            importance=_importance(learner, sums, _of_row(start.drawn, row, old), row, by_number),
-        )
-        loss, row_stats = policy_loss(batch, totals, settings)
-        # torch's own functions carry no types.
-        loss.backward()  # type: ignore[no-untyped-call]
-        loss_sum += loss.item()
+        loss, row_stats = _row(learner, row, totals, start, sums, by_number)
+        loss_sum += loss
         stats += row_stats
     norm = float(torch.nn.utils.clip_grad_norm_(learner.policy.parameters, learner.gradient_norm_limit, foreach=False))
     sums.steps += 1
@@ -268,6 +252,36 @@ def _step(
     sums.losses.append(loss_sum)
     sums.norms.append(norm)
     sums.stats += stats
+
+
+def _row(
+    learner: Learner,
+    row: PackedRow,
+    totals: StepTotals,
+    start: _Start,
+    sums: _Sums,
+    by_number: Mapping[int, _Answer],
+) -> tuple[float, LossStats]:
+    """Add one row's gradient to the weights'; return its part of the loss. What it kept for it is gone afterwards."""
+    settings = learner.settings
+    logprobs = answer_logprobs(learner.policy, row, settings.temperature, learner.forward)  # (N,)
+    if sums.steps == 0 and learner.importance_cap is None:
+        _add_gap(sums, logprobs, row, by_number)
+    old = _of_row(start.full, row, logprobs.detach())
+    batch = TokenBatch(
+        logprobs=logprobs,
+        old_logprobs=old,
+        reference_logprobs=_reference_logprobs(learner, row),
+        advantages=torch.tensor([by_number[n].advantage for n in row.numbers], dtype=logprobs.dtype).to(
+            logprobs.device
+        ),
+        answer_index=row.answer_index,
+        importance=_importance(learner, sums, _of_row(start.drawn, row, old), row, by_number),
+    )
+    loss, row_stats = policy_loss(batch, totals, settings)
+    # torch's own functions carry no types.
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.item(), row_stats
 
 
 def _skip(learner: Learner, sums: _Sums) -> None:
@@ -294,7 +308,7 @@ def _of_row(by_number: dict[int, Tensor] | None, row: PackedRow, otherwise: Tens
 
 
 def _importance(
-    learner: Learner, sums: _Sums, trainer: Tensor, row: PackedRow, by_number: dict[int, _Answer]
+    learner: Learner, sums: _Sums, trainer: Tensor, row: PackedRow, by_number: Mapping[int, _Answer]
 ) -> Tensor | None:
     """Return the weights that correct for the sampler, (N,), and add up their size; None where nothing is corrected."""
     if learner.importance_cap is None:
@@ -305,7 +319,7 @@ def _importance(
     return weights
 
 
-def _add_gap(sums: _Sums, logprobs: Tensor, row: PackedRow, by_number: dict[int, _Answer]) -> None:
+def _add_gap(sums: _Sums, logprobs: Tensor, row: PackedRow, by_number: Mapping[int, _Answer]) -> None:
     """Compare with what the sampler reported, while the policy is still the one that sampled."""
     sampled = [value for number in row.numbers for value in by_number[number].sampled_logprobs]
     sums.gap_sum += float((logprobs.detach() - torch.tensor(sampled, device=logprobs.device)).abs().sum())

@@ -306,10 +306,13 @@ class _Rows:
             written = self._history[:, place, : self._written[place]]
             stopped = bool(self._stopped(written[0, -1:])[0])
             token_ids = written[0].astype(np.int64).tolist()
+            logprobs = tuple(written[1].tolist())
+            # Where nothing is truncated they are the same numbers, kept once.
+            full = logprobs if np.array_equal(written[1], written[2]) else tuple(written[2].tolist())
             completion = Completion(
                 token_ids=tuple(token_ids),
-                logprobs=tuple(written[1].tolist()),
-                full_logprobs=tuple(written[2].tolist()),
+                logprobs=logprobs,
+                full_logprobs=full,
                 text=decode(token_ids[:-1] if stopped else token_ids),
                 finish="stop" if stopped else "length",
             )
