@@ -1,8 +1,4 @@
-"""Grading: from a finished completion to a rollout, beside the sampler, and the reward made of its parts.
-
-    correctness   the verifier's finding, 0..1; with an overlong buffer it shrinks towards the token limit
-    format        1 when the asked-for form was kept, else 0; cut-off and failed answers cannot earn it
-    reward        (correctness + weight * format) / (1 + weight), in 0..1; correctness alone without a bonus
+"""Grading: from a finished completion to a rollout, beside the sampler. The reward is in ``verifiers/reward.py``.
 
 What a verifier could not read, what hit the token limit and what the verifier failed on all score 0, but are counted
 apart: they point at the prompt, the limit and the verifier, not at the policy.
@@ -14,14 +10,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 
-import regex  # type: ignore[import-untyped]
-
 from ratchet.config import RewardSettings
 from ratchet.engine.sampler import Sampled
 from ratchet.errors import VerifierFailing
 from ratchet.records import OUTCOMES, Completion, Grade, Group, Outcome, Prompt, Rollout
-from ratchet.verifiers import compile_pattern, earns_format
 from ratchet.verifiers.base import Verifier
+from ratchet.verifiers.reward import Shaping, length_factor
 
 # A verifier that fails on more than this share of what it was given is broken, whatever it says of the rest.
 FAILURE_LIMIT = 0.1
@@ -38,36 +32,17 @@ class Grader:
     threads: int = 2
 
     @cached_property
-    def _pattern(self) -> "regex.Pattern[str] | None":
-        text = self.reward.format_pattern
-        return None if text is None else compile_pattern(text)
+    def _shaping(self) -> Shaping:
+        return Shaping(self.reward, self.prefilled_think)
 
     def grade(self, completion: Completion, prompt: Prompt) -> Rollout:
         """Grade one completion. Never raises on what the policy wrote."""
         if completion.finish == "length":
             return Rollout(completion, Grade(0.0, "cut_off"), format=0.0, reward=0.0)
         grade = self.verifier.grade(completion.text, prompt)
-        if grade.outcome == "failed":
-            return Rollout(completion, grade, format=0.0, reward=0.0)
-        correctness = grade.correctness * self._length_factor(len(completion.token_ids))
-        kind = self.reward.format_bonus or "off"
-        if kind == "off":
-            return Rollout(completion, grade, format=0.0, reward=correctness)
-        earned = earns_format(completion.text, kind, pattern=self._pattern, prefilled_think=self.prefilled_think)
-        weight = self.reward.format_weight
-        return Rollout(completion, grade, float(earned), (correctness + weight * earned) / (1 + weight))
-
-    def _length_factor(self, tokens: int) -> float:
-        """Return what an answer's length leaves of its correctness: 1 up to the buffer, then a line down to 0.
-
-        The soft punishment of DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.4, equation 13), as a factor, so
-        that the reward stays in 0..1.
-        """
-        buffer = self.reward.overlong_buffer_tokens
-        if buffer is None:
-            return 1.0
-        excess = tokens - (self.max_answer_tokens - buffer)
-        return 1.0 if excess <= 0 else max(0.0, 1 - excess / buffer)
+        length = length_factor(len(completion.token_ids), self.max_answer_tokens, self.reward.overlong_buffer_tokens)
+        earned = self._shaping.earned(grade, completion.text, length)
+        return Rollout(completion, grade, earned.format, earned.reward)
 
 
 def grade_while_sampling(

@@ -47,8 +47,11 @@ class PythonFunction:
     counted as failed. It is called from several threads at once.
     """
 
-    def __init__(self, settings: PythonVerifier, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, settings: PythonVerifier, function: Callable[..., Any], *, prefer_answer_tag: bool = False
+    ) -> None:
         self._read = settings.read
+        self._prefer_answer_tag = prefer_answer_tag
         self._function = function
         self._takes_prompt = _takes_prompt(function)
 
@@ -58,7 +61,7 @@ class PythonFunction:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Call the function and make a grade of what it returns."""
-        part = part_to_read(text, self._read)
+        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
         if part is None:
             return Grade(correctness=0.0, outcome="unparseable")
         arguments = (part, prompt.ground_truth, prompt) if self._takes_prompt else (part, prompt.ground_truth)
@@ -126,12 +129,15 @@ def _rebuilt(grade: Grade) -> Grade | None:
     parts = _plain_parts(grade.parts)
     if correctness is None or parts is None:
         return None
+    score = None if grade.score is None else _number(grade.score)
+    if score is None and grade.score is not None:
+        return None
     if grade.outcome == "graded":
-        return Grade(correctness, "graded", parts)
+        return Grade(correctness, "graded", parts, score=score)
     if correctness != 0:
         return None
     if grade.outcome == "unparseable":
-        return Grade(0.0, "unparseable", parts)
+        return Grade(0.0, "unparseable", parts, score=score)
     if grade.outcome == "failed":
         known = isinstance(grade.failure, str) and grade.failure in _FAILURES
         return Grade(0.0, "failed", parts, failure=str(grade.failure) if known else "execution")
