@@ -13,9 +13,12 @@ def setting(default: Any, *, label: str, help: str, unit: str = "", **limits: An
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, no unknown keys, no NaN, and ``true`` is not 1."""
+    """Base of all settings: frozen, no unknown keys, no NaN, and ``true`` is not 1.
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+    A setting whose name Python needs for itself has an alias, which is its name everywhere but in Python attributes.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, serialize_by_alias=True)
 
 
 def walk_settings(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -29,7 +32,7 @@ def walk_settings(model: type[Settings], prefix: str = "") -> Iterator[tuple[str
             for part in parts:
                 yield from walk_settings(part, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", field
+            yield f"{prefix}{field.alias or name}", field
 
 
 def _sections(annotation: Any) -> list[type[Settings]]:

@@ -17,7 +17,7 @@ class RewardSettings(Settings):
         label="Format bonus",
         help="A small extra reward for the asked-for form: tags (one <think>...</think>, then one "
         "<answer>...</answer>), boxed (one \\boxed{}), pattern, or off. Left out: tags for Math Pairs and final "
-        "numbers, boxed for math, off for your own function.",
+        "numbers, boxed for math, off for every other verifier.",
     )
     format_weight: float = setting(
         0.1,

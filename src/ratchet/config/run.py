@@ -10,7 +10,14 @@ from ratchet.config.machine import LimitSettings, LoraSettings, OptimizerSetting
 from ratchet.config.prompt import PromptSettings
 from ratchet.config.reward import FormatKind, RewardSettings
 from ratchet.config.rl import CLIP_DEFAULTS, RlSettings
-from ratchet.config.verifier import FinalNumberVerifier, MathPairsVerifier, MathVerifier, VerifierSettings
+from ratchet.config.verifier import (
+    CompositeVerifier,
+    FinalNumberVerifier,
+    MathPairsVerifier,
+    MathVerifier,
+    Read,
+    VerifierSettings,
+)
 
 # Which verifier a source brings along, and which bonus goes with a verifier.
 _SOURCE_VERIFIERS: dict[str, VerifierSettings] = {
@@ -23,6 +30,12 @@ _VERIFIER_BONUS: dict[str, FormatKind] = {
     "math_pairs": "tags",
     "final_number": "tags",
     "math": "boxed",
+    "numeric": "off",
+    "qa": "off",
+    "classification": "off",
+    "structured_json": "off",
+    "tool_call": "off",
+    "composite": "off",
     "python": "off",
 }
 
@@ -89,14 +102,14 @@ class RunConfig(Settings):
         ``prompt.system_prompt``, the memory budgets and the batch size are left to whoever knows the source, the
         device and the number of prompts.
         """
-        verifier = self.verifier or _SOURCE_VERIFIERS[self.data.source]
-        if isinstance(verifier, MathVerifier) and verifier.require_boxed is None:
-            verifier = verifier.model_copy(update={"require_boxed": self.data.source == "boxed"})
+        verifier = _resolved_verifier(
+            self.verifier or _SOURCE_VERIFIERS[self.data.source],
+            read="whole",
+            require_boxed=self.data.source == "boxed",
+        )
         bonus = self.reward.format_bonus
         if bonus is None:
             bonus = _VERIFIER_BONUS[verifier.kind]
-        if verifier.read is None:
-            verifier = verifier.model_copy(update={"read": "whole"})
         low, high = CLIP_DEFAULTS[self.rl.loss]
         rl = self.rl.model_copy(
             update={
@@ -107,3 +120,20 @@ class RunConfig(Settings):
         )
         reward = self.reward.model_copy(update={"format_bonus": bonus})
         return self.model_copy(update={"verifier": verifier, "reward": reward, "rl": rl})
+
+
+def _resolved_verifier(verifier: VerifierSettings, *, read: Read, require_boxed: bool) -> VerifierSettings:
+    """Fill in what a verifier leaves out. A composite's parts take its Read."""
+    verifier = verifier.model_copy(update={"read": verifier.read or read})
+    if isinstance(verifier, MathVerifier) and verifier.require_boxed is None:
+        return verifier.model_copy(update={"require_boxed": require_boxed})
+    if isinstance(verifier, CompositeVerifier):
+        inherited = verifier.read or read
+        parts = tuple(
+            part.model_copy(
+                update={"verifier": _resolved_verifier(part.verifier, read=inherited, require_boxed=require_boxed)}
+            )
+            for part in verifier.parts
+        )
+        return verifier.model_copy(update={"parts": parts})
+    return verifier

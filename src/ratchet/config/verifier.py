@@ -1,15 +1,28 @@
 """How an answer is checked: one class per kind of verifier."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ratchet.config.base import Settings, setting
 
 Read = Literal["whole", "after_reasoning", "answer_tag"]
+QaMetric = Literal["normalized_exact_match", "token_f1"]
+JsonMetric = Literal["field_accuracy", "schema_valid", "json_exact_match"]
+ToolCallMetric = Literal["call_match", "name_match", "call_valid"]
 
 _KIND_LABEL = "Verifier"
-_KIND_HELP = "How an answer is checked: math_pairs, final_number, math, or python for a function of your own."
+_KIND_HELP = (
+    "How an answer is checked: math_pairs, final_number, math, numeric, qa, classification, structured_json, "
+    "tool_call, composite (several of them), or python for a function of your own."
+)
+_METRIC_LABEL = "Metric"
+_METRIC_HELP = (
+    "Which number of the verifier counts as correctness and is trained on; the others are reported. qa: "
+    "normalized_exact_match (usual) or token_f1. structured_json: field_accuracy (usual), schema_valid or "
+    "json_exact_match. tool_call: call_match (usual), name_match or call_valid."
+)
+_Name = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 
 class _Reading(Settings):
@@ -55,6 +68,89 @@ class MathVerifier(_Reading):
     )
 
 
+class NumericVerifier(_Reading):
+    """The answer must be one number and nothing else, equal to the reference within the tolerances."""
+
+    kind: Literal["numeric"] = setting("numeric", label=_KIND_LABEL, help=_KIND_HELP)
+    absolute_tolerance: float = setting(
+        0.0,
+        ge=0,
+        label="Absolute tolerance",
+        help="An answer that differs from the reference by no more than this is right. 0: it must be equal.",
+    )
+    relative_tolerance: float = setting(
+        0.0,
+        ge=0,
+        label="Relative tolerance",
+        help="An answer is right that differs by no more than this share of the larger of the two: 0.01 is 1 %.",
+    )
+
+
+class QaVerifier(_Reading):
+    """The answer's text must equal the reference, or share its words, as SQuAD compares them."""
+
+    kind: Literal["qa"] = setting("qa", label=_KIND_LABEL, help=_KIND_HELP)
+    metric: QaMetric = setting("normalized_exact_match", label=_METRIC_LABEL, help=_METRIC_HELP)
+
+
+class ClassificationVerifier(_Reading):
+    """The answer must be one of the labels and nothing else, and the right one."""
+
+    kind: Literal["classification"] = setting("classification", label=_KIND_LABEL, help=_KIND_HELP)
+    labels: Annotated[tuple[_Name, ...], Field(min_length=2, max_length=1_000)] = setting(
+        ...,
+        label="Labels",
+        help="The texts an answer may be, 2 to 1,000 of them. Capitals and blanks at the ends do not matter.",
+    )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        folded = [label.strip().casefold() for label in self.labels]
+        for number, label in enumerate(folded, start=1):
+            if not label:
+                raise ValueError(f"Labels, entry {number} is blank. Leave it out.")
+            if (first := folded.index(label) + 1) != number:
+                raise ValueError(
+                    f"Labels, entries {first} and {number} are the same label but for capitals and blanks at the "
+                    "ends. Leave one of them out."
+                )
+        return self
+
+
+class StructuredJsonVerifier(_Reading):
+    """The answer must be one JSON document, with the reference's fields or in a schema."""
+
+    kind: Literal["structured_json"] = setting("structured_json", label=_KIND_LABEL, help=_KIND_HELP)
+    metric: JsonMetric = setting("field_accuracy", label=_METRIC_LABEL, help=_METRIC_HELP)
+    # Users write schema; as a Python name that would hide a method of pydantic's.
+    json_schema: dict[str, Any] | None = setting(
+        None,
+        alias="schema",
+        label="JSON schema",
+        help="A JSON Schema (draft 2020-12) that answers must follow, else they score 0. A row's own column schema "
+        "goes before it. Empty: any JSON.",
+    )
+    fields: Annotated[tuple[_Name, ...], Field(max_length=1_000)] = setting(
+        (),
+        label="Fields",
+        help="Names at the top level that field_accuracy compares. Empty: all that the reference has.",
+    )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        for number, field in enumerate(self.fields, start=1):
+            if (first := self.fields.index(field) + 1) != number:
+                raise ValueError(f"Fields, entries {first} and {number} are the same. Leave one of them out.")
+        return self
+
+
+class ToolCallVerifier(_Reading):
+    """The answer must call the expected tools of its row with the expected arguments."""
+
+    kind: Literal["tool_call"] = setting("tool_call", label=_KIND_LABEL, help=_KIND_HELP)
+    metric: ToolCallMetric = setting("call_match", label=_METRIC_LABEL, help=_METRIC_HELP)
+
+
 class PythonVerifier(_Reading):
     """A function of the user's own, given to ``ratchet.train`` in Python; runs in process and is trusted.
 
@@ -67,6 +163,62 @@ class PythonVerifier(_Reading):
     source_hash: str = setting("", label="Source hash", help="SHA-256 of the function's source text.")
 
 
-VerifierSettings = Annotated[
-    MathPairsVerifier | FinalNumberVerifier | MathVerifier | PythonVerifier, Field(discriminator="kind")
-]
+_Plain = (
+    MathPairsVerifier
+    | FinalNumberVerifier
+    | MathVerifier
+    | NumericVerifier
+    | QaVerifier
+    | ClassificationVerifier
+    | StructuredJsonVerifier
+    | ToolCallVerifier
+    | PythonVerifier
+)
+PlainVerifierSettings = Annotated[_Plain, Field(discriminator="kind")]
+
+
+class CompositePart(Settings):
+    """One verifier of several, with its weight against the others."""
+
+    verifier: PlainVerifierSettings = Field(
+        ..., title="Verifier of a part", description="Any kind but composite, with its settings."
+    )
+    weight: float = setting(
+        1.0,
+        gt=0,
+        le=1_000_000,
+        label="Weight",
+        help="What the part counts beside the others in what is trained on.",
+    )
+
+
+class CompositeVerifier(_Reading):
+    """Several verifiers on the same answer: their weighted mean is trained on, one of them is correctness."""
+
+    kind: Literal["composite"] = setting("composite", label=_KIND_LABEL, help=_KIND_HELP)
+    parts: Annotated[tuple[CompositePart, ...], Field(min_length=2, max_length=8)] = setting(
+        ...,
+        label="Parts",
+        help="2 to 8 of {verifier: {kind: ...}, weight: 1}. A part that says nothing of Read takes the composite's.",
+    )
+    correctness_from: int = setting(
+        0,
+        ge=0,
+        le=7,
+        label="Correctness from",
+        help="Which part is correctness, for accuracy, the target and the best round; 0 is the first one.",
+    )
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.correctness_from >= len(self.parts):
+            raise ValueError(
+                f"Correctness from is {self.correctness_from}, but there are {len(self.parts)} parts, counted from 0. "
+                f"Choose 0 to {len(self.parts) - 1}."
+            )
+        if sum(part.verifier.kind == "python" for part in self.parts) > 1:
+            raise ValueError("Parts holds two functions of your own (python), and a run takes one. Make one of them.")
+        return self
+
+
+VerifierSettings = Annotated[_Plain | CompositeVerifier, Field(discriminator="kind")]

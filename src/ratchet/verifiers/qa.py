@@ -1,0 +1,59 @@
+"""Verifier: is the answer's text the expected one, or how many of its words are?
+
+Normalisation and both numbers are those of SQuAD v1.1 (Rajpurkar et al. 2016, arXiv:1606.05250, section 6.1) as its
+evaluation script computes them: lower case, then ASCII punctuation removed, then the whole words a, an and the, then
+white space made single. ``normalized_exact_match`` asks for equal texts; ``token_f1`` takes precision and recall of
+the words, each as often as it occurs. With one reference there is no maximum over several.
+
+Any text is an answer: nothing is unparseable, unless the part that is to be read is missing.
+"""
+
+import re
+import string
+from collections import Counter
+
+from ratchet.config import QaVerifier
+from ratchet.records import Grade, Prompt
+from ratchet.verifiers.reading import part_to_read
+
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_UNPARSEABLE = Grade(0.0, "unparseable", parts={"normalized_exact_match": 0.0, "token_f1": 0.0})
+
+
+class Qa:
+    """Grades by exact match or by the share of words in common."""
+
+    def __init__(self, settings: QaVerifier, *, prefer_answer_tag: bool = False) -> None:
+        self._read = settings.read
+        self._metric = settings.metric
+        self._prefer_answer_tag = prefer_answer_tag
+
+    def check_ground_truth(self, prompt: Prompt) -> str | None:
+        """Refuse a reference of which nothing is left to compare."""
+        if normalized(prompt.ground_truth):
+            return None
+        return "is empty once punctuation, articles and blanks are removed"
+
+    def grade(self, text: str, prompt: Prompt) -> Grade:
+        """Compare the answer's words with those of the ground truth."""
+        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+        if part is None:
+            return _UNPARSEABLE
+        answer, truth = normalized(part), normalized(prompt.ground_truth)
+        parts = {"normalized_exact_match": float(answer == truth), "token_f1": token_f1(answer.split(), truth.split())}
+        return Grade(parts[self._metric], "graded", parts)
+
+    def close(self) -> None:
+        """Release nothing: there are no processes."""
+
+
+def normalized(text: str) -> str:
+    """Return a text as SQuAD v1.1 compares it."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def token_f1(answer: list[str], truth: list[str]) -> float:
+    """Return the harmonic mean of precision and recall over words, 0 where none is in common."""
+    common = sum((Counter(answer) & Counter(truth)).values())
+    return 2 * common / (len(answer) + len(truth)) if common else 0.0

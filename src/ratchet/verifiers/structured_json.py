@@ -1,0 +1,124 @@
+"""Verifier: is the answer a JSON document that follows a schema, and holds what the reference holds?
+
+The whole text must be one JSON document, inside one Markdown code fence or none; ``json_text`` says what that is. Any
+other text is unparseable. A document that breaks the schema scores 0 in every metric: what does not follow the form
+is of no use, whatever is in it. Values are equal as JSON Schema has it: 1 is 1.0, true is not 1.
+
+    schema_valid      the document follows the schema; 1 where there is none
+    field_accuracy    share of the compared fields of the reference that the answer has with an equal value; further
+                      fields of the answer do not count
+    json_exact_match  the whole document equals the reference
+
+A row's own schema (``extras["schema"]``, an object or its JSON text) goes before the one of the settings.
+"""
+
+from typing import Any
+
+from ratchet.config import StructuredJsonVerifier
+from ratchet.errors import InvalidSetting
+from ratchet.records import Grade, Prompt
+from ratchet.verifiers.json_schema import BadSchema, JsonSchema, OutOfTime, json_schema
+from ratchet.verifiers.json_text import NotJson, canonical, read_json_answer
+from ratchet.verifiers.reading import part_to_read
+
+_NOTHING = {"schema_valid": 0.0, "field_accuracy": 0.0, "json_exact_match": 0.0}
+_UNPARSEABLE = Grade(0.0, "unparseable", parts=_NOTHING)
+
+
+class StructuredJson:
+    """Grades by the share of right fields, by the schema alone, or by equality of the whole."""
+
+    def __init__(self, settings: StructuredJsonVerifier, *, prefer_answer_tag: bool = False) -> None:
+        self._read = settings.read
+        self._metric = settings.metric
+        self._fields = settings.fields
+        self._prefer_answer_tag = prefer_answer_tag
+        self._schema = None if settings.json_schema is None else _schema_of_settings(settings.json_schema)
+
+    def check_ground_truth(self, prompt: Prompt) -> str | None:
+        """Refuse a reference that is no JSON, breaks its schema or lacks a compared field; also an unusable schema."""
+        try:
+            truth, schema = read_json_answer(prompt.ground_truth), self._schema_for(prompt)
+        except NotJson as error:
+            return f"is no JSON document ({error})"
+        except BadSchema as error:
+            return f"comes with a schema that {error}"
+        if schema is None and self._metric == "schema_valid":
+            return "comes with no schema, and neither the settings name one (the metric is schema_valid)"
+        problem = self._problem_with_fields(truth)
+        return problem or (None if schema is None else _problem_with_schema(truth, schema))
+
+    def grade(self, text: str, prompt: Prompt) -> Grade:
+        """Compare the answer's document with the ground truth."""
+        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+        if part is None:
+            return _UNPARSEABLE
+        try:
+            answer = read_json_answer(part)
+        except NotJson:
+            return _UNPARSEABLE
+        try:
+            truth, schema = read_json_answer(prompt.ground_truth), self._schema_for(prompt)
+            is_valid = schema is None or schema.accepts(answer)
+        except OutOfTime:
+            return Grade(0.0, "failed", failure="time")
+        except (NotJson, BadSchema, RecursionError):  # a row that check_ground_truth refuses
+            return Grade(0.0, "failed", failure="execution")
+        if not is_valid:
+            return Grade(0.0, "graded", parts=_NOTHING)
+        parts = {
+            "schema_valid": 1.0,
+            "field_accuracy": self._field_accuracy(answer, truth),
+            "json_exact_match": float(canonical(answer) == canonical(truth)),
+        }
+        return Grade(parts[self._metric], "graded", parts)
+
+    def close(self) -> None:
+        """Release nothing: there are no processes."""
+
+    def _schema_for(self, prompt: Prompt) -> JsonSchema | None:
+        of_row = prompt.extras.get("schema")
+        return self._schema if of_row is None or of_row == "" else json_schema(of_row)
+
+    def _problem_with_fields(self, truth: Any) -> str | None:
+        if not isinstance(truth, dict):
+            needs_fields = self._metric == "field_accuracy" or self._fields
+            return "is not a JSON object, so it has no fields to compare" if needs_fields else None
+        if missing := sum(field not in truth for field in self._fields):
+            return f"lacks {missing} of the {len(self._fields)} fields to compare"
+        if not truth and self._metric == "field_accuracy":
+            return "is an empty object, which has no fields to compare"
+        return None
+
+    def _field_accuracy(self, answer: Any, truth: Any) -> float:
+        """Return the share of right fields; where the reference has none, whether the whole is equal."""
+        fields = self._fields or (tuple(truth) if isinstance(truth, dict) else ())
+        if not fields or not isinstance(truth, dict):
+            return float(canonical(answer) == canonical(truth))
+        if not isinstance(answer, dict):
+            return 0.0
+        right = [
+            field in answer and field in truth and canonical(answer[field]) == canonical(truth[field])
+            for field in fields
+        ]
+        return sum(right) / len(fields)
+
+
+def _schema_of_settings(schema: dict[str, Any]) -> JsonSchema:
+    try:
+        return json_schema(schema)
+    except BadSchema as error:
+        detail = f" ({error.detail})" if error.detail else ""
+        raise InvalidSetting(
+            f"JSON schema (verifier.schema) {error}{detail}. Correct it, or leave it out to take any JSON.",
+            field="verifier.schema",
+        ) from error
+
+
+def _problem_with_schema(truth: Any, schema: JsonSchema) -> str | None:
+    try:
+        return None if schema.accepts(truth) else "does not follow its schema"
+    except OutOfTime:
+        return "takes longer than a second to check against its schema"
+    except RecursionError:
+        return "cannot be checked: its schema refers to itself without end"

@@ -1,0 +1,94 @@
+"""Verifier: does the answer call the expected tools, with the expected arguments?
+
+The tools are the row's own (``extras["tools"]``), the expected call or calls its ground truth, as JSON in any form
+that answers may take; ``tool_calls`` lists the forms. A text without a call, or with one that cannot be read, is
+unparseable.
+
+    call_valid   every call names a listed tool, and its arguments follow the tool's schema
+    name_match   the same tools as expected, each as often; the arguments do not count
+    call_match   the same calls as expected, each as often, in any order; arguments are equal as JSON Schema has it,
+                 and follow the tool's schema
+
+A call of a tool that the row does not list scores 0 in every metric.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ratchet.config import ToolCallVerifier
+from ratchet.records import Grade, Prompt
+from ratchet.verifiers.json_schema import OutOfTime, all_follow
+from ratchet.verifiers.json_text import canonical
+from ratchet.verifiers.reading import part_to_read
+from ratchet.verifiers.tool_calls import BadTools, Call, NotCalls, Tools, read_calls, read_tools
+
+_NOTHING = {"call_valid": 0.0, "name_match": 0.0, "call_match": 0.0}
+_UNPARSEABLE = Grade(0.0, "unparseable", parts=_NOTHING)
+
+
+class ToolCall:
+    """Grades by whole calls, by names, or by the tools' schemas alone."""
+
+    def __init__(self, settings: ToolCallVerifier, *, prefer_answer_tag: bool = False) -> None:
+        self._read = settings.read
+        self._metric = settings.metric
+        self._prefer_answer_tag = prefer_answer_tag
+
+    def check_ground_truth(self, prompt: Prompt) -> str | None:
+        """Refuse expected calls that cannot be read, or that the row's own tools do not allow; also unusable tools."""
+        if prompt.extras.get("tools") in (None, "", []):
+            return "comes with no tools: the row needs a column tools, a list as the OpenAI API takes it"
+        try:
+            tools, expected = read_tools(prompt.extras["tools"]), read_calls(prompt.ground_truth)
+        except BadTools as error:
+            return f"comes with tools that {error}"
+        except NotCalls:
+            return "is no call: write {name, arguments}, or a list of such objects, as JSON"
+        if any(call.name not in tools for call in expected):
+            return "calls a tool that its row does not list"
+        try:
+            return None if _are_valid(expected, tools) else "has arguments that do not follow the tool's schema"
+        except (OutOfTime, RecursionError):
+            return "cannot be checked against the tool's schema within a second"
+
+    def grade(self, text: str, prompt: Prompt) -> Grade:
+        """Compare the answer's calls with the expected ones."""
+        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+        if part is None:
+            return _UNPARSEABLE
+        try:
+            calls = read_calls(part)
+        except NotCalls:
+            return _UNPARSEABLE
+        try:
+            parts = _compared(calls, read_calls(prompt.ground_truth), read_tools(prompt.extras.get("tools")))
+        except OutOfTime:
+            return Grade(0.0, "failed", failure="time")
+        except (NotCalls, BadTools, RecursionError):  # a row that check_ground_truth refuses
+            return Grade(0.0, "failed", failure="execution")
+        return Grade(parts[self._metric], "graded", parts)
+
+    def close(self) -> None:
+        """Release nothing: there are no processes."""
+
+
+def _compared(calls: Sequence[Call], expected: Sequence[Call], tools: Tools) -> dict[str, float]:
+    """Return the metrics of an answer's calls."""
+    if any(call.name not in tools for call in calls):
+        return _NOTHING
+    is_valid = _are_valid(calls, tools)
+    same_names = Counter(call.name for call in calls) == Counter(call.name for call in expected)
+    same_calls = Counter(map(_key, calls)) == Counter(map(_key, expected))
+    return {
+        "call_valid": float(is_valid),
+        "name_match": float(same_names),
+        "call_match": float(is_valid and same_calls),
+    }
+
+
+def _are_valid(calls: Sequence[Call], tools: Tools) -> bool:
+    return all_follow((call.arguments, tools[call.name]) for call in calls)
+
+
+def _key(call: Call) -> tuple[str, object]:
+    return call.name, canonical(call.arguments)
