@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from ratchet.config import RunConfig, walk_settings
+from ratchet.config.not_rewards import why_not_a_reward
 from ratchet.errors import InvalidSetting
 
 _SECTIONS = ("data", "verifier")  # of several kinds: what is in them follows from data.source and verifier.kind
@@ -264,6 +265,8 @@ def _sentence(key: str, place: str, findings: list[dict[str, Any]]) -> str:
     fields = keys().get(key)
     label = (fields[0].title if fields else None) or key
     name = (f"{label} ({key})" if label != key else key or "The settings") + place
+    if refused := _refused_measure(key, finding):
+        return refused
     match kind:
         case "value_error":
             return str(context["error"])
@@ -275,17 +278,39 @@ def _sentence(key: str, place: str, findings: list[dict[str, Any]]) -> str:
         case "missing":
             return f"{name} is missing. Give it a value."
         case "union_tag_not_found" | "union_tag_invalid":
-            tag = f"{key}.{str(context['discriminator']).strip(chr(39))}"
+            discriminator = str(context["discriminator"]).strip("'")
             said = f"is {json.dumps(context['tag'])}" if "tag" in context else "is missing"
-            return f"{tag} {said}; it must be one of {', '.join(_variants(tag))}."
+            return f"{key}{place}.{discriminator} {said}; it must be one of {', '.join(_variants(key, discriminator))}."
         case "string_pattern_mismatch" if fields:
             return f"{name} is {_shown(value)}; what it can be: {fields[0].description}"
     limits = dict.fromkeys(_limit(one) for one in findings)
     return f"{name} is {_shown(value)}; it must be {' or '.join(limits)}."
 
 
-def _variants(tag: str) -> list[str]:
-    return [value for field in keys()[tag] for value in get_args(field.annotation)]
+def _refused_measure(key: str, finding: dict[str, Any]) -> str | None:
+    """Say why a verifier or metric of a known name is not offered, or None if that is not what is wrong."""
+    context = finding.get("ctx", {})
+    if finding["type"] == "union_tag_invalid" and key.partition(".")[0] == "verifier":
+        measure, what = context["tag"], "verifier.kind"
+    elif finding["type"] in ("literal_error", "extra_forbidden") and finding["loc"][-1] == "metric":
+        measure, what = finding.get("input"), "verifier.metric"
+    else:
+        return None
+    reason = why_not_a_reward(measure)
+    if reason is None:
+        return None
+    return (
+        f"{what} is {_shown(measure)}, which is never a reward: {reason}. Choose a verifier that checks one answer "
+        "against its reference."
+    )
+
+
+def _variants(key: str, discriminator: str) -> list[str]:
+    """Return the kinds that a section, or an entry of a list in it, may be of."""
+    tag = f"{key}.{discriminator}"
+    if tag in keys():
+        return [value for field in keys()[tag] for value in get_args(field.annotation)]
+    return [kind for kind in _variants(key.rpartition(".")[0], discriminator) if kind != "composite"]
 
 
 def _limit(finding: dict[str, Any]) -> str:
@@ -299,6 +324,7 @@ def _limit(finding: dict[str, Any]) -> str:
         "string_too_short": "a text that is not empty",
         "string_too_long": "a text of at most {max_length} characters",
         "too_long": "at most {max_length} entries",
+        "too_short": "at least {min_length} entries",
         "int_type": "a whole number",
         "int_from_float": "a whole number",
         "int_parsing_size": "a smaller number",

@@ -1,5 +1,6 @@
 """Flags made from the settings model: ``--rl.prompts-per-round 16``, or ``--prompts-per-round 16`` where one has it."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -10,11 +11,25 @@ _DOT = "__"
 
 
 class SettingsCommand(click.Command):
-    """A command with a flag for every setting, listed by section in its help."""
+    """A command with a flag for every setting, listed by section in its help.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    Args:
+        sections: Those whose settings have flags; left out, all of them.
+        further_names: Dotted key -> one more flag for it.
+        args: As of a command.
+        kwargs: Likewise.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Sequence[str] | None = None,
+        further_names: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.params.extend(_options())
+        options = _options(further_names or {})
+        self.params.extend(option for option in options if sections is None or option.section in sections)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options, then the settings by section."""
@@ -42,7 +57,7 @@ class _SettingOption(click.Option):
         self.section = section
 
 
-def _options() -> list[_SettingOption]:
+def _options(further_names: Mapping[str, str]) -> list[_SettingOption]:
     short = {key: leaf for leaf, key in short_keys().items() if leaf != key}
     options = []
     for key, fields in keys().items():
@@ -51,6 +66,8 @@ def _options() -> list[_SettingOption]:
         names = [f"--{key.replace('_', '-')}"]
         if key in short:
             names.append(f"--{short[key].replace('_', '-')}")
+        if key in further_names:
+            names.append(further_names[key])
         section = key.partition(".")[0] if "." in key else "run"
         destination = key.replace(".", _DOT)
         usual = {

@@ -7,8 +7,10 @@ from typing import IO, Any
 
 import click
 
+from ratchet.cli.flags import SettingsCommand, given
 from ratchet.cli.train import json_option
-from ratchet.config_text import build
+from ratchet.config import RunConfig
+from ratchet.config_text import build, read_file
 from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.journal import disk_full_as_error
 
@@ -17,34 +19,40 @@ _BAD_ROWS_NAMED = 20
 
 def grade() -> click.Command:
     """Return the command."""
-    return click.Command(
+    return SettingsCommand(
         "grade",
         callback=_grade,
+        sections=("verifier", "reward"),
+        further_names={"verifier.kind": "--verifier"},
         help="Grade FILE, rows {answer, ground_truth}, and write the rows with reward, correctness, outcome and parts "
-        "to stdout or --out. - reads stdin.",
+        "to stdout or --out. - reads stdin. The columns tools, schema and tests go to the verifiers that read them.",
         params=[
             click.Argument(["file"], type=click.Path(path_type=Path, allow_dash=True)),
-            click.Option(["--verifier"], required=True, type=click.Choice(["math_pairs", "final_number", "math"])),
-            click.Option(["--read"], help="whole, after_reasoning or answer_tag."),
-            click.Option(["--require-boxed"], type=click.BOOL, help="math: an answer without a box is unparseable."),
-            click.Option(["--limit-seconds"], type=float, help="math: longest check of one answer."),
-            click.Option(["--format-bonus"], default="off", show_default=True, help="off, tags or boxed."),
+            click.Option(
+                ["--config"],
+                type=click.Path(path_type=Path),
+                help="Settings of a run (YAML): its verifier and reward are taken; flags go before them.",
+            ),
+            click.Option(
+                ["--prefilled-think"],
+                is_flag=True,
+                help="The answers' prompts end in an opened <think>, which the tags bonus then takes as given.",
+            ),
             click.Option(["--out"], type=click.Path(path_type=Path), help="Where to write the rows."),
             json_option(),
         ],
+        context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
     )
 
 
-def _grade(file: Path, out: Path | None, as_json: bool, format_bonus: str, **verifier: Any) -> None:
-    settings = {
-        "kind": verifier.pop("verifier"),
-        **{name: value for name, value in verifier.items() if value is not None},
-    }
-    config = build({"verifier": settings, "reward": {"format_bonus": format_bonus}}).resolved()
+def _grade(
+    file: Path, config: Path | None, prefilled_think: bool, out: Path | None, as_json: bool, **parameters: Any
+) -> None:
+    settings = _settings(config, given(parameters))
     rows = _read(file)
     from ratchet.service.grading import grade_rows
 
-    graded, counts = grade_rows(rows, config)
+    graded, counts = grade_rows(rows, settings, prefilled_think=prefilled_think)
     text = "".join(json.dumps(row) + "\n" for row in graded)
     if out:
         _write(out, text)
@@ -54,6 +62,15 @@ def _grade(file: Path, out: Path | None, as_json: bool, format_bonus: str, **ver
     click.echo(summary, err=True)
     if as_json:
         click.echo(json.dumps({"rows": graded, "counts": counts}))
+
+
+def _settings(config: Path | None, flags: dict[str, str]) -> RunConfig:
+    """Return the settings whose verifier and reward are used; without a file the bonus is off unless asked for."""
+    if config is not None:
+        return build(read_file(config), flags).resolved()
+    if "verifier.kind" not in flags:
+        raise click.UsageError("Give --verifier with a kind, such as math, or --config with the settings of a run.")
+    return build({}, {"reward.format_bonus": "off", **flags}).resolved()
 
 
 def _write(out: Path, text: str) -> None:
@@ -80,7 +97,7 @@ def _read(file: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             row = None
         truth = row.get("ground_truth") if isinstance(row, dict) else None
-        is_truth = isinstance(truth, str | int | float) and not isinstance(truth, bool)
+        is_truth = isinstance(truth, str | int | float | dict | list) and not isinstance(truth, bool)
         if isinstance(row, dict) and isinstance(row.get("answer"), str) and is_truth:
             rows.append(row)
         else:

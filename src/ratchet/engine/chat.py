@@ -27,6 +27,7 @@ class Chat:
         end_ids: Every token id that ends an answer: the tokenizer's own and all of the generation configuration.
         is_plain: The model brings no chat template, and the plain one is used.
         prefilled_think: The template already opens ``<think>`` for the answer.
+        reasons: The template knows of ``<think>``, and has not already closed it for the answer.
     """
 
     def __init__(self, tokenizer: Any, end_ids: frozenset[int], template_options: dict[str, Any]) -> None:
@@ -42,6 +43,7 @@ class Chat:
         self._takes_system = self._accepts([{"role": "system", "content": _PROBE}, {"role": "user", "content": "u"}])
         opening = self._render([{"role": "user", "content": "u"}])
         self.prefilled_think = opening.rstrip().endswith("<think>")
+        self.reasons = "<think>" in str(tokenizer.chat_template) and not opening.rstrip().endswith("</think>")
         # Dropped from an answer's text wherever they stand. Other special tokens stay: some models write their
         # <think> tags as special tokens, and the verifier must see them.
         padding = {tokenizer.pad_token_id, tokenizer.bos_token_id}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ratchet.config import PythonVerifier, RunConfig
+from ratchet.config import CompositeVerifier, RunConfig, VerifierSettings
 from ratchet.datasets import Dataset, conversation, load, worked_examples
 from ratchet.engine.chat import Chat
 from ratchet.engine.evaluate import EncodedPrompt
@@ -19,7 +19,7 @@ from ratchet.engine.quantization import refuse_impossible
 from ratchet.engine.sampler.choice import refuse_absent
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 from ratchet.records import Prompt
-from ratchet.verifiers import compile_pattern, make_verifier
+from ratchet.verifiers import compile_pattern, make_verifier, takes_function
 from ratchet.verifiers.base import Verifier
 
 # How many rows an error names.
@@ -95,7 +95,7 @@ def _verifier(config: RunConfig, function: Callable[..., Any] | None) -> Verifie
     settings = config.verifier
     if settings is None:
         raise ValueError("the settings are not resolved")
-    if isinstance(settings, PythonVerifier) and function is None:
+    if takes_function(settings) and function is None:
         raise Conflict(
             "This run is checked by a Python function of your own, which is not stored. Start or resume it from "
             "Python: ratchet.resume(folder, verifier=function)."
@@ -213,6 +213,11 @@ def _advice(config: RunConfig, chat: Chat, prompts: int) -> Sequence[str]:
     notes = []
     if chat.is_plain:
         notes.append("The model brings no chat template; a plain one (Question: ... Answer: ...) is used.")
+    if chat.reasons and config.reward.format_bonus != "tags" and _reads_whole(config.verifier):
+        notes.append(
+            "The model's chat template reasons (<think>), and the verifier reads the whole answer, reasoning included. "
+            "Set verifier.read to after_reasoning to check what comes after </think>."
+        )
     if not config.prompt.system_prompt and not config.prompt.worked_examples and config.model != "tiny":
         notes.append("Nothing in the prompt says where the answer goes: neither a system prompt nor worked examples.")
     if prompts < config.rl.prompts_per_round:
@@ -226,3 +231,10 @@ def _advice(config: RunConfig, chat: Chat, prompts: int) -> Sequence[str]:
             f"answer without it earns {highest:.2f}, which is then the highest reachable reward."
         )
     return notes
+
+
+def _reads_whole(verifier: VerifierSettings | None) -> bool:
+    """Tell whether a verifier, or one of its parts, reads answers as a whole."""
+    if isinstance(verifier, CompositeVerifier):
+        return any(_reads_whole(part.verifier) for part in verifier.parts)
+    return verifier is not None and verifier.read == "whole"
