@@ -62,7 +62,7 @@ class Grade:
     ``correctness`` lies in [0, 1] and is 0 unless the outcome is "graded". ``parts`` holds further numbers of the
     verifier (each 0..1), reported but not trained on. ``failure`` names the kind when the outcome is "failed".
     ``score`` (0..1) is what is trained on where that is not the correctness: a composite pays a mean of several
-    verifiers, and accuracy counts one of them. It may be above 0 when that one could not be read.
+    verifiers, and accuracy counts one of them.
     """
 
     correctness: float

@@ -13,6 +13,9 @@ from ratchet.verifiers import compile_pattern, earns_format, make_verifier
 DATA = Path(__file__).parents[1] / "data"
 SETTINGS = TypeAdapter(VerifierSettings)
 
+# Kinds that take the text they read as a whole.
+OF_WHOLE_TEXTS = ("qa", "classification", "structured_json", "numeric", "tool_call")
+
 
 def rows(kind):
     return json.loads((DATA / f"cases_{kind}.json").read_text())
@@ -22,6 +25,10 @@ def case(kind):
     return [pytest.param(row, id=row["name"]) for row in rows(kind)]
 
 
+def case_id(value):
+    return value if isinstance(value, str) else value["name"]
+
+
 def answer_of(row):
     if "answer" in row:
         return row["answer"]
@@ -29,7 +36,8 @@ def answer_of(row):
 
 
 def prompt_of(row):
-    return Prompt(id=1, messages=({"role": "user", "content": "?"},), ground_truth=row["ground_truth"])
+    message = {"role": "user", "content": "?"}
+    return Prompt(id=1, messages=(message,), ground_truth=row["ground_truth"], extras=row.get("extras", {}))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +51,7 @@ def verifier_of():
             settings = {"limit_seconds": 3.0, **settings}
         key = (kind, json.dumps(settings))
         if key not in built:
-            built[key] = make_verifier(SETTINGS.validate_python({"kind": kind, **settings}))
+            built[key] = make_verifier(SETTINGS.validate_json(json.dumps({"kind": kind, **settings})))
         return built[key]
 
     yield get
@@ -54,7 +62,7 @@ def verifier_of():
 def check(verifier, row):
     grade = verifier.grade(answer_of(row), prompt_of(row))
     assert grade.outcome in row.get("outcome_any", [row.get("outcome")]), grade
-    assert grade.correctness == float(row["correct"]), grade
+    assert grade.correctness == pytest.approx(float(row["correct"]), abs=1e-12), grade
     assert grade.failure is None or grade.outcome == "failed"
     return grade
 
@@ -73,6 +81,22 @@ def test_math_pairs_grades_as_labelled(row, verifier_of):
 @pytest.mark.parametrize("row", case("math"))
 def test_math_grades_as_labelled(row, verifier_of):
     check(verifier_of("math", row), row)
+
+
+@pytest.mark.parametrize(("kind", "row"), [(kind, row) for kind in OF_WHOLE_TEXTS for row in rows(kind)], ids=case_id)
+def test_a_text_is_graded_as_labelled(kind, row, verifier_of):
+    check(verifier_of(kind, row), row)
+
+
+@pytest.mark.parametrize("row", case("composite"))
+def test_composite_grades_as_labelled(row, verifier_of):
+    verifier = verifier_of("composite", row)
+    grade = verifier.grade(answer_of(row), prompt_of(row))
+    assert grade.outcome == row["outcome"]
+    assert grade.score == pytest.approx(row.get("mean", row["correct"]), abs=1e-12)
+    assert {name: grade.parts[name] for name in row["parts"]} == pytest.approx(row["parts"])
+    stated = list(row["parts"])[row["settings"].get("correctness_from", 0)]
+    assert grade.correctness == pytest.approx(row["parts"][stated])
 
 
 @pytest.mark.parametrize("row", case("format"))

@@ -55,7 +55,7 @@ UNPARSEABLE = Grade(0.0, "unparseable", {"x": 0.0})
         ((graded(1.0), graded(0.0)), (1.0, 3.0), 0.25),
         ((graded(0.5), graded(1.0), graded(0.0)), (2.0, 1.0, 1.0), 0.5),
         ((graded(1.0), UNPARSEABLE), (1.0, 1.0), 0.5),  # what cannot be read counts 0
-        ((UNPARSEABLE, graded(1.0)), (1.0, 4.0), 0.8),
+        ((UNPARSEABLE, graded(1.0)), (1.0, 4.0), 0.0),  # the stated part itself: unparseable, so 0
         ((graded(1.0), Grade(1.0, "graded", score=0.5)), (1.0, 1.0), 0.75),
     ],
 )
@@ -69,7 +69,7 @@ def test_the_score_is_the_weighted_mean_over_the_weights_sum(grades, weights, sc
 def test_correctness_and_outcome_are_those_of_the_stated_part(index, correctness, outcome):
     found = composite(graded(0.25), UNPARSEABLE, graded(1.0), correctness_from=index).grade("", ROW)
     assert (found.correctness, found.outcome) == (correctness, outcome)
-    assert found.score == pytest.approx(1.25 / 3)
+    assert found.score == pytest.approx(1.25 / 3 if outcome == "graded" else 0)
 
 
 def test_every_part_is_reported_by_its_kind_with_its_own_numbers_below():

@@ -1,7 +1,7 @@
 """Verifier: several verifiers on the same answer and ground truth, with weights.
 
     score         the weighted mean of what the parts find, divided by the weights' sum: this is trained on. A part that
-                  cannot read the answer counts 0
+                  cannot read the answer counts 0; where the stated part cannot, the answer is unparseable and scores 0
     correctness   what the stated part finds, the first one unless the settings say otherwise; so is the outcome
     parts         each part by its kind (``qa``, the next one ``qa_2``), and below it the part's own numbers
                   (``qa.token_f1``)
@@ -47,13 +47,14 @@ class Composite:
             return Grade(0.0, "failed", failure=failed.failure)
         found = [_found(grade) for grade in grades]
         weights = [part.weight for part in self._parts]
-        score = sum(weight * number for weight, number in zip(weights, found, strict=True)) / sum(weights)
+        mean = sum(weight * number for weight, number in zip(weights, found, strict=True)) / sum(weights)
         numbers = {}
         for name, grade, number in zip(self._names, grades, found, strict=True):
             numbers[name] = number
             numbers |= {f"{name}.{inner}": value for inner, value in grade.parts.items()}
         stated = grades[self._correctness_from]
-        return Grade(stated.correctness, stated.outcome, numbers, score=min(score, 1.0))  # 1.0000000000000002 else
+        score = min(mean, 1.0) if stated.outcome == "graded" else 0.0  # sums of weights may round to above 1
+        return Grade(stated.correctness, stated.outcome, numbers, score=score)
 
     def close(self) -> None:
         """Close the parts."""

@@ -29,6 +29,7 @@ from referencing.jsonschema import DRAFT202012
 from ratchet.verifiers.json_text import NotJson, canonical, read_json
 
 _LIMIT_SECONDS = 1.0
+_MAX_CHARACTERS = 100_000
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # jsonschema looks up each entry in a list of those evaluated: a quadratic step that no clock interrupts.
 _MAX_UNEVALUATED = 2_000
@@ -103,6 +104,8 @@ def json_schema(schema: Any) -> JsonSchema:
 @lru_cache(maxsize=512)
 def _read_schema(text: str) -> JsonSchema:
     """Read and check a schema. Cached, because rows share theirs."""
+    if len(text) > _MAX_CHARACTERS:
+        raise BadSchema(f"is longer than {_MAX_CHARACTERS:,} characters")
     try:
         schema = read_json(text)
     except NotJson as error:

@@ -3,7 +3,7 @@ r"""JSON as answers write it: one document, read strictly and exactly, and compa
 Strict: no duplicate keys, no NaN or Infinity, nothing before or after the document. Exact: whole numbers are ``int``
 (also 1.0 and 1e3), all others ``Decimal``, so 0.1 is 0.1 and large integers keep every digit.
 
-Bounded, since policies write what they like: at most 100,000 characters, 64 levels of nesting, and numbers that are 0
+Bounded, since policies write what they like: at most 1,000,000 characters, 64 levels of nesting, and numbers that are 0
 or between 1e-400 and the largest double in size, of at most 1,000 characters. Anything beyond is no JSON here.
 """
 
@@ -14,7 +14,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, NoReturn
 
-MAX_CHARACTERS = 100_000
+MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 64
 _MAX_NUMBER_CHARACTERS = 1_000
 _SMALLEST_EXPONENT, _LARGEST_EXPONENT = -400, 308

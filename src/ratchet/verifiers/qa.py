@@ -41,7 +41,10 @@ class Qa:
         if part is None:
             return _UNPARSEABLE
         answer, truth = normalized(part), normalized(prompt.ground_truth)
-        parts = {"normalized_exact_match": float(answer == truth), "token_f1": token_f1(answer.split(), truth.split())}
+        parts = {
+            "normalized_exact_match": float(answer == truth != ""),
+            "token_f1": token_f1(answer.split(), truth.split()),
+        }
         return Grade(parts[self._metric], "graded", parts)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ is of no use, whatever is in it. Values are equal as JSON Schema has it: 1 is 1.
     schema_valid      the document follows the schema; 1 where there is none
     field_accuracy    share of the compared fields of the reference that the answer has with an equal value; further
                       fields of the answer do not count
-    json_exact_match  the whole document equals the reference
+    json_exact_match  the whole document equals the reference; with fields named, all of these are right
 
 A row's own schema (``extras["schema"]``, an object or its JSON text) goes before the one of the settings.
 """
@@ -69,7 +69,7 @@ class StructuredJson:
         parts = {
             "schema_valid": 1.0,
             "field_accuracy": self._field_accuracy(answer, truth),
-            "json_exact_match": float(canonical(answer) == canonical(truth)),
+            "json_exact_match": self._exact_match(answer, truth),
         }
         return Grade(parts[self._metric], "graded", parts)
 
@@ -89,6 +89,11 @@ class StructuredJson:
         if not truth and self._metric == "field_accuracy":
             return "is an empty object, which has no fields to compare"
         return None
+
+    def _exact_match(self, answer: Any, truth: Any) -> float:
+        if self._fields:
+            return float(self._field_accuracy(answer, truth) == 1)
+        return float(canonical(answer) == canonical(truth))
 
     def _field_accuracy(self, answer: Any, truth: Any) -> float:
         """Return the share of right fields; where the reference has none, whether the whole is equal."""
