@@ -4,8 +4,8 @@
     +-- InvalidSetting      the setting: a value is out of range or does not go with another
     +-- IncompatibleData    the data: rows that cannot be trained on, named by number
     +-- NotFound, Conflict  the state: no such run, or not in a state that allows the request
-    +-- VerifierFailing     the metric: too many answers could not be graded
-    +-- OutOfMemory, DiskFull, ModelUnavailable, SamplerFailed   the machine
+    +-- VerifierFailing, MetricRefused   the metric: too many answers could not be graded, or it cannot be used at all
+    +-- OutOfMemory, DiskFull, ModelUnavailable, SamplerFailed, SandboxUnavailable   the machine
     +-- NotFinite           the numbers: NaN or infinity twice in a row
     +-- NoLearningSignal    the task: every answer of every round scored alike
     +-- Interrupted         the clock or the user: the round under way is given up
@@ -66,6 +66,12 @@ class VerifierFailing(RatchetError):
     code = "metric_failures"
 
 
+class MetricRefused(RatchetError):
+    """A metric of the user's own cannot be used: it does not load, or is no function of (answer, reference)."""
+
+    code = "metric_refused"
+
+
 class OutOfMemory(RatchetError):
     """The device ran out of memory. ``stage`` says where, since the remedies differ."""
 
@@ -95,6 +101,23 @@ class SamplerFailed(RatchetError):
     """The engine that writes the answers cannot be started, or it died twice in one call."""
 
     code = "sampler_failed"
+
+
+class SandboxUnavailable(RatchetError):
+    """Untrusted code cannot be run safely on this machine, so it is not run. ``reason`` and ``remedy`` say why.
+
+    Never the fault of what should have run there.
+    """
+
+    code = "sandbox_unavailable"
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(f"The sandbox does not work on this machine: {reason} {remedy}".rstrip())
+        self.reason = reason
+        self.remedy = remedy
+
+    def __reduce__(self) -> tuple[type["SandboxUnavailable"], tuple[str, str]]:
+        return type(self), (self.reason, self.remedy)
 
 
 class NotFinite(RatchetError):
