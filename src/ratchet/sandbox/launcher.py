@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 from ratchet.errors import SandboxUnavailable
 from ratchet.sandbox.remedies import unavailable
@@ -112,7 +112,7 @@ class Sandbox:
     The command is process 1 inside: what it starts cannot kill or stop it, and dies with it.
 
     It dies with the **thread** that started it (the kernel's parent-death signal goes by thread), so start one where
-    it is used. It dies with the process in any case. One thread uses it; ``kill`` may come from any.
+    it is used. It dies with the process in any case. One thread uses it; only ``stop`` may come from any.
 
     Args:
         command: What runs inside, with absolute paths; ``python_command`` makes one.
@@ -142,9 +142,7 @@ class Sandbox:
                 os.close(descriptor)
             if not hasattr(self, "_process"):
                 os.close(read_info)
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self.stdin, self.stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
-        self.stderr = self._process.stderr.fileno()
+        self.stdin, self.stdout, self.stderr = (stream.fileno() for stream in self._streams())
         try:
             self._child = _handle_on_child(read_info)
         except SandboxUnavailable as error:
@@ -175,8 +173,15 @@ class Sandbox:
             return os.read(self.stderr, _MOST_COMPLAINT_BYTES).decode(errors="replace").strip()
         return ""
 
+    def stop(self) -> None:
+        """End every process inside, at once, from any thread. The user of the pipes sees their end, and calls ``kill``."""
+        child = self._child
+        if child is not None and self._process.returncode is None:
+            with suppress(OSError):  # it has ended meanwhile
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+
     def kill(self) -> None:
-        """End every process inside and wait until they are gone. Does nothing the second time.
+        """End every process inside, wait until they are gone, and close the pipes. Does nothing the second time.
 
         The first process inside is killed, not bwrap: that would leave a zombie to the machine's first process,
         which in a container may be the trainer itself. For the same reason the command is the first process inside
@@ -184,8 +189,7 @@ class Sandbox:
         """
         if self._process.returncode is None:
             if self._child is not None:
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._child, signal.SIGKILL)
+                self.stop()
             else:
                 self._process.kill()
             try:
@@ -196,9 +200,11 @@ class Sandbox:
         if self._child is not None:
             os.close(self._child)
             self._child = None
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream:
-                stream.close()
+        for stream in self._streams():
+            stream.close()
+
+    def _streams(self) -> list[IO[bytes]]:
+        return [stream for stream in (self._process.stdin, self._process.stdout, self._process.stderr) if stream]
 
     def __enter__(self) -> Self:
         return self
@@ -257,6 +263,7 @@ def _start(argv: Sequence[str], handed: Sequence[int]) -> subprocess.Popen[bytes
             stderr=subprocess.PIPE,
             bufsize=0,
             env={},
+            start_new_session=True,  # Ctrl-C in the terminal is for the trainer to understand
             cwd="/",
             pass_fds=handed,
         )

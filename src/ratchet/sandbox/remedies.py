@@ -7,9 +7,9 @@ from ratchet.errors import SandboxUnavailable
 
 _NAMESPACES = (
     "This system does not let ordinary programs make user namespaces. On a host: sysctl -w "
-    "kernel.unprivileged_userns_clone=1 where that setting exists, and user.max_user_namespaces above 0. In Docker, whose "
-    "default profile forbids it: --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or a profile that "
-    "allows clone, unshare, mount and pivot_root; rootless Podman works as it is."
+    "kernel.unprivileged_userns_clone=1 where that setting exists, and user.max_user_namespaces above 0. In Docker, "
+    "whose default profile forbids it: --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or a "
+    "profile that allows clone, unshare, mount and pivot_root; rootless Podman works as it is."
 )
 _APPARMOR = (
     "Ubuntu 24.04 and newer need an AppArmor profile that allows userns for /usr/bin/bwrap (apt install "

@@ -15,7 +15,7 @@ from ratchet.errors import SandboxUnavailable
 
 # Calls from number 424 on have the same number on every architecture, so that a libseccomp which is older than the
 # call can still deny it.
-_DENIED_SINCE_424 = {
+_NEWER = {
     "io_uring_setup": 425,
     "io_uring_enter": 426,
     "io_uring_register": 427,
@@ -45,7 +45,7 @@ _DENIED = """
     swapon swapoff reboot acct quotactl syslog vhangup
     clock_settime clock_adjtime settimeofday stime adjtimex sethostname setdomainname
     iopl ioperm personality lookup_dcookie nfsservctl migrate_pages move_pages
-""".split()
+"""
 
 _NEW_NAMESPACES = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # types into the terminal, as if its user had
@@ -68,9 +68,9 @@ def seccomp_filter() -> bytes:
     denied = pyseccomp.ERRNO(EPERM)
     try:
         rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
-        for name in _DENIED:
+        for name in _DENIED.split():
             rules.add_rule(denied, name)
-        for number in _DENIED_SINCE_424.values():
+        for number in _NEWER.values():
             rules.add_rule(denied, number)
         for flag in _NEW_NAMESPACES:
             rules.add_rule(denied, "clone", pyseccomp.Arg(_clone_flags(), pyseccomp.MASKED_EQ, flag, flag))
