@@ -9,7 +9,7 @@ import sys
 import time
 
 from ratchet.sandbox.metric import Metric, MetricLimits
-from ratchet.sandbox.metric_pool import SandboxPool
+from ratchet.sandbox.sandbox_pool import SandboxPool
 
 SOURCE = """
 import re
@@ -38,7 +38,8 @@ def main() -> None:
     children = cpu_seconds(resource.RUSAGE_CHILDREN) - children
     right = sum(score.value == 1.0 for score in scores)
     print(
-        f"{answers} answers, {right} right: {own + children:.2f} CPU s ({own:.2f} here, {children:.2f} in the sandboxes), "
+        f"{answers} answers, {right} right: {own + children:.2f} CPU s "
+        f"({own:.2f} here, {children:.2f} in the sandboxes), "
         f"{1000 * (own + children) / answers:.2f} ms an answer, {seconds:.2f} s on the clock"
     )
 

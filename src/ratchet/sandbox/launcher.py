@@ -174,7 +174,7 @@ class Sandbox:
         return ""
 
     def stop(self) -> None:
-        """End every process inside, at once, from any thread. The user of the pipes sees their end, and calls ``kill``."""
+        """End every process inside, from any thread. Whoever uses the pipes sees their end, and then calls ``kill``."""
         child = self._child
         if child is not None and self._process.returncode is None:
             with suppress(OSError):  # it has ended meanwhile

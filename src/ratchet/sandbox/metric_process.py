@@ -1,4 +1,4 @@
-"""The host's side of one sandbox that holds one metric: start it, give it answers, believe only what has the right form.
+"""The host's side of one sandbox that holds one metric: start it, give it answers, believe only what has the form.
 
 A process that breaks the protocol, ends or is late is not asked again. What it had reported keeps its score, the answer
 it was at fails, and the others are given back, to be graded by its successor.
@@ -7,7 +7,6 @@ it was at fails, and the others are given back, to be graded by its successor.
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
-
 
 from ratchet.sandbox.channel import Broken
 from ratchet.sandbox.launcher import Limits, Sandbox
@@ -145,5 +144,3 @@ def check_metric(metric: Metric, limits: MetricLimits) -> None:
     except LoadFailed as error:
         raise metric.refused(str(error)) from None
     process.kill()
-
-

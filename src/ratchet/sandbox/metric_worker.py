@@ -228,38 +228,48 @@ def _line_in_metric(trace: TracebackType | None) -> int | None:
     return line
 
 
+class _Heard:
+    """What came from a child so far: its result, and how much it printed."""
+
+    def __init__(self, result: int, output: int) -> None:
+        self._result, self._output = result, output
+        self._waiting = select.poll()
+        self._waiting.register(result, select.POLLIN)
+        self._waiting.register(output, select.POLLIN)
+        self.said = b""
+        self.printed = 0
+        self.is_over = False
+
+    def listen(self, seconds: float) -> bool:
+        """Wait for more and take it; return whether there was any before the time was over."""
+        ready = self._waiting.poll(max(0.0, seconds) * 1000)
+        for descriptor, _ in ready:
+            piece = os.read(descriptor, _OUTPUT_BYTES)
+            if descriptor == self._output:
+                self.printed += len(piece)
+                if not piece:
+                    self._waiting.unregister(descriptor)
+            else:
+                self.said += piece
+                self.is_over = not piece or len(self.said) > _RESULT_BYTES
+        return bool(ready) or seconds > 0
+
+
 def _followed(child: int, result: int, output: int, seconds: float) -> Finding:
     """Follow a child to its end, which comes when its result is there or its time is over; return the finding."""
     deadline = time.monotonic() + seconds
-    waiting = select.poll()
-    waiting.register(result, select.POLLIN)
-    waiting.register(output, select.POLLIN)
-    said, printed, failure = b"", 0, ""
-    is_open = True
-    while is_open and not failure:
-        ready = waiting.poll(max(0.0, deadline - time.monotonic()) * 1000)
-        if not ready and time.monotonic() >= deadline:
+    heard, failure = _Heard(result, output), ""
+    while not heard.is_over and not failure:
+        if not heard.listen(deadline - time.monotonic()):
             failure = "time"
-        for descriptor, _ in ready:
-            piece = os.read(descriptor, _OUTPUT_BYTES)
-            if descriptor == output:
-                printed += len(piece)
-                if not piece:
-                    waiting.unregister(output)
-            elif piece:
-                said += piece
-            else:
-                is_open = False
-        if printed > _OUTPUT_BYTES:
+        if heard.printed > _OUTPUT_BYTES:
             failure = "output"
-        elif len(said) > _RESULT_BYTES:
-            break
     status, usage = _ended(child)
-    if not failure and printed + _waiting_bytes(output) > _OUTPUT_BYTES:
+    if not failure and heard.printed + _waiting_bytes(output) > _OUTPUT_BYTES:
         failure = "output"
     if failure:
         return {"failure": failure, "detail": ""}
-    return _told(said) or _died(status, usage, seconds, nothing_said=not said)
+    return _told(heard.said) or _died(status, usage, seconds, nothing_said=not heard.said)
 
 
 def _ended(child: int) -> tuple[int, resource.struct_rusage | None]:
@@ -331,8 +341,8 @@ def check(source: str) -> float:
         raise
     except ModuleNotFoundError as error:
         raise Refused(
-            f"it needs the module {str(error.name)[:_SIGNATURE_CHARACTERS]}, which is not there; put packages for metrics "
-            "into the folder that RATCHET_METRIC_ENV names"
+            f"it needs the module {str(error.name)[:_SIGNATURE_CHARACTERS]}, which is not there; put packages for "
+            "metrics into the folder that RATCHET_METRIC_ENV names"
         ) from None
     except BaseException as error:
         # These are the author's own words, before any answer was seen; the child's limits hold for them too.

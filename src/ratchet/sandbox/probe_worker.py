@@ -13,7 +13,7 @@ _ALLOWED_VARIABLES = {"PATH", "LANG", "LC_CTYPE", "PYTHONHASHSEED", "PWD"}
 
 def main() -> None:
     """Say hello, read what is to be hidden, and tell what was found."""
-    print(json.dumps({"hello": True}), flush=True)
+    _tell({"hello": True})
     asked = json.loads(sys.stdin.readline())
     weak = [f"{path} can be read" for path in asked["hidden"] if _can(functools.partial(open, path))]
     variables = {name for name in os.environ if not name.endswith("_NUM_THREADS")} - _ALLOWED_VARIABLES
@@ -24,7 +24,7 @@ def main() -> None:
     if os.getuid() == 0:
         weak.append("it runs as root")
     for what, attempt in (
-        ("files can be written", lambda: open("/canary", "w")),
+        ("files can be written", functools.partial(open, "/canary", "w")),
         ("the system-call filter is not in force", lambda: os.memfd_create("canary")),
         ("the network can be reached", lambda: socket.socket(socket.AF_INET)),
         ("memory is not limited", lambda: bytearray(1 << 31)),
@@ -33,7 +33,12 @@ def main() -> None:
             weak.append(what)
     if _forks(2 * asked["processes"]) >= asked["processes"]:
         weak.append("the number of processes is not limited")
-    print(json.dumps({"weak": weak}), flush=True)
+    _tell({"weak": weak})
+
+
+def _tell(message: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
 
 
 def _can(attempt: Callable[[], object]) -> bool:
