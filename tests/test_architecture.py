@@ -14,7 +14,7 @@ ROOT = Path(ratchet.__file__).parent
 # A layer may import itself and any layer listed before it.
 LAYERS = [
     ["errors", "config", "config_text", "records", "journal", "round_lines"],  # plain data: no torch, no sockets
-    ["datasets"],
+    ["datasets", "sandbox"],
     ["verifiers"],
     ["engine"],  # torch, transformers and PEFT: here and nowhere else
     ["worker"],

@@ -123,10 +123,11 @@ def _plain(value: Any, key: str) -> Any:
 
 
 def keys() -> dict[str, list[FieldInfo]]:
-    """Return every dotted key with its fields: one per variant of its section."""
+    """Return every dotted key that people type, with its fields: one per variant of its section."""
     found: dict[str, list[FieldInfo]] = {}
     for key, field in walk_settings(RunConfig):
-        found.setdefault(key, []).append(field)
+        if not isinstance(field.json_schema_extra, dict) or field.json_schema_extra.get("typed", True):
+            found.setdefault(key, []).append(field)
     return found
 
 

@@ -27,6 +27,7 @@ Ending = Literal[
     "out_of_memory",
     "disk_full",
     "sampler_failed",
+    "sandbox_unavailable",
     "not_finite",
     "no_learning_signal",
     "error",

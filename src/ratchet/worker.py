@@ -45,6 +45,7 @@ from ratchet.errors import (
     OutOfMemory,
     RatchetError,
     SamplerFailed,
+    SandboxUnavailable,
     VerifierFailing,
 )
 from ratchet.journal import RunFolder, write_atomically
@@ -59,6 +60,7 @@ _KEEPING: dict[type[RatchetError], Ending] = {
     OutOfMemory: "out_of_memory",
     DiskFull: "disk_full",
     SamplerFailed: "sampler_failed",
+    SandboxUnavailable: "sandbox_unavailable",
     NotFinite: "not_finite",
 }
 _WHY: dict[Ending, str] = {
@@ -67,7 +69,15 @@ _WHY: dict[Ending, str] = {
     "time_limit": "The time limit came near.",
     "stopped": "Stopped as asked.",
 }
-_RESUMABLE = ("stopped", "out_of_memory", "disk_full", "sampler_failed", "error", "metric_failures")
+_RESUMABLE = (
+    "stopped",
+    "out_of_memory",
+    "disk_full",
+    "sampler_failed",
+    "sandbox_unavailable",
+    "error",
+    "metric_failures",
+)
 _PINNED = ("ratchet-rl", "torch", "transformers", "peft")
 
 
@@ -203,7 +213,7 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
             with session.phase("scoring the held-out problems"):
                 _score_before(session, engine, prepared, grader)
         ending, message = _trained(session, config, engine, task, resumed)
-        if ending not in ("stopped", "disk_full", "out_of_memory", "sampler_failed"):
+        if ending not in ("stopped", "disk_full", "out_of_memory", "sampler_failed", "sandbox_unavailable"):
             _score_best(session, engine, prepared, grader)
         return ending, message
     except Interrupted as interrupted:

@@ -137,7 +137,7 @@ def test_a_part_that_an_answer_lacks_counts_as_zero():
 def test_a_failing_verifier_is_named_with_counts_by_kind():
     rollouts = [rollout_of("failed", "time")] * 2 + [rollout_of("failed", "result")] + [rollout_of("graded")] * 7
     with pytest.raises(VerifierFailing) as caught:
-        refuse_failing_verifier([Group(prompt(1), (1,), tuple(rollouts))], 4, "math")
+        refuse_failing_verifier([Group(prompt(1), (1,), tuple(rollouts))], 4, "Verifier math")
     assert "Verifier math failed on 3 of 10 answers in round 4: 1 by result, 2 by time." in str(caught.value)
 
 

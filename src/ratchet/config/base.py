@@ -7,9 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 
-def setting(default: Any, *, label: str, help: str, unit: str = "", **limits: Any) -> Any:
-    """Declare one setting. ``label`` and ``help`` are required so that no surface invents them."""
-    return Field(default, title=label, description=help, json_schema_extra={"unit": unit}, **limits)
+def setting(default: Any, *, label: str, help: str, unit: str = "", typed: bool = True, **limits: Any) -> Any:
+    """Declare one setting. ``label`` and ``help`` are required so that no surface invents them.
+
+    One that is not ``typed`` is filled in by Ratchet, or given in a file: there is no flag for it.
+    """
+    return Field(default, title=label, description=help, json_schema_extra={"unit": unit, "typed": typed}, **limits)
 
 
 class Settings(BaseModel):

@@ -36,6 +36,7 @@ _VERIFIER_BONUS: dict[str, FormatKind] = {
     "structured_json": "off",
     "tool_call": "off",
     "composite": "off",
+    "custom": "off",
     "python": "off",
 }
 

@@ -14,7 +14,8 @@ ToolCallMetric = Literal["call_match", "name_match", "call_valid"]
 _KIND_LABEL = "Verifier"
 _KIND_HELP = (
     "How an answer is checked: math_pairs, final_number, math, numeric, qa, classification, structured_json, "
-    "tool_call, composite (several of them), or python for a function of your own."
+    "tool_call, composite (several of them), custom for a metric of your own that runs in the sandbox, or python for a "
+    "function of your own that runs in this process."
 )
 _METRIC_LABEL = "Metric"
 _METRIC_HELP = (
@@ -27,6 +28,13 @@ _Name = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 class _Reading(Settings):
     """What every verifier has in common."""
+
+    kind: str
+
+    @property
+    def title(self) -> str:
+        """Return how messages call it."""
+        return f"Verifier {self.kind}"
 
     read: Read | None = setting(
         None,
@@ -163,6 +171,43 @@ class PythonVerifier(_Reading):
     source_hash: str = setting("", label="Source hash", help="SHA-256 of the function's source text.")
 
 
+class CustomVerifier(_Reading):
+    """A metric of the user's own, ``score(answer, reference)`` from 0 to 1, run in the sandbox.
+
+    The source is stored with the run, which so keeps the version that it was saved with.
+    """
+
+    kind: Literal["custom"] = setting("custom", label=_KIND_LABEL, help=_KIND_HELP)
+    metric: str = setting("", max_length=200, label="Metric", help="custom: name of the metric.")
+    version: int | None = setting(
+        None,
+        ge=1,
+        label="Metric version",
+        help="custom: version of the metric. Empty: the newest when the run is saved.",
+    )
+    source: str = setting(
+        "",
+        typed=False,
+        label="Metric source",
+        help="custom: the metric's Python source, which defines score(answer, reference); filled in when the run is "
+        "saved.",
+    )
+    limit_seconds: float = setting(
+        1.0,
+        ge=0.1,
+        le=60,
+        label="Limit per answer",
+        unit="seconds",
+        help="An answer that takes the metric longer, on the clock or of the processor, is counted as failed; the next "
+        "ones are graded.",
+    )
+
+    @property
+    def title(self) -> str:
+        """Return how messages call it."""
+        return f"Metric {self.metric}" + ("" if self.version is None else f" version {self.version}")
+
+
 _Plain = (
     MathPairsVerifier
     | FinalNumberVerifier
@@ -172,6 +217,7 @@ _Plain = (
     | ClassificationVerifier
     | StructuredJsonVerifier
     | ToolCallVerifier
+    | CustomVerifier
     | PythonVerifier
 )
 PlainVerifierSettings = Annotated[_Plain, Field(discriminator="kind")]

@@ -94,10 +94,11 @@ def part_means(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return {name: sum(r.grade.parts.get(name, 0.0) for r in rollouts) / len(rollouts) for name in names}
 
 
-def refuse_failing_verifier(groups: Sequence[Group], round_number: int, name: str) -> None:
+def refuse_failing_verifier(groups: Sequence[Group], round_number: int, title: str) -> None:
     """Raise VerifierFailing when it failed on more than a tenth of the answers it was given.
 
-    Cut-off answers are not given to the verifier, so they do not count on either side.
+    Cut-off answers are not given to the verifier, so they do not count on either side. ``title`` is how the verifier is
+    called, such as "Metric closeness version 2".
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     given = [rollout for rollout in rollouts if rollout.grade.outcome != "cut_off"]
@@ -106,6 +107,6 @@ def refuse_failing_verifier(groups: Sequence[Group], round_number: int, name: st
     if failed > FAILURE_LIMIT * len(given):
         kinds = ", ".join(f"{count} by {kind}" for kind, count in sorted(failures.items()))
         raise VerifierFailing(
-            f"Verifier {name} failed on {failed} of {len(given)} answers in round {round_number}: {kinds}. "
+            f"{title} failed on {failed} of {len(given)} answers in round {round_number}: {kinds}. "
             "Make it handle any text; the empty answer is an answer too."
         )

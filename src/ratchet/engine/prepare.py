@@ -20,7 +20,7 @@ from ratchet.engine.sampler.choice import refuse_absent
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 from ratchet.records import Prompt
 from ratchet.verifiers import compile_pattern, make_verifier, takes_function
-from ratchet.verifiers.base import Verifier
+from ratchet.verifiers.base import Tried, Verifier
 
 # How many rows an error names.
 _ROWS_NAMED = 20
@@ -51,7 +51,8 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None) -> Pr
         function: The user's own verifier, for ``verifier.kind`` python.
 
     Raises:
-        InvalidSetting, IncompatibleData, ModelUnavailable: what is wrong, before any weights load.
+        InvalidSetting, IncompatibleData, MetricRefused, SandboxUnavailable, ModelUnavailable: what is wrong, before
+            any weights load.
     """
     config = config.resolved()
     device = chosen_device(config.device)
@@ -68,12 +69,13 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None) -> Pr
     verifier = _verifier(config, function)
     try:
         _refuse_ungradable(verifier, dataset)
+        tried = verifier.trial(dataset.train[0]) if isinstance(verifier, Tried) else ""
         chat, files = load_chat(config)
         splits, left_out = _encoded_splits(config, dataset, chat, model_config(files))
     except BaseException:
         verifier.close()
         raise
-    notes = [*dataset.notes, *left_out, *_advice(config, chat, len(splits[0]))]
+    notes = [*dataset.notes, *([tried] if tried else []), *left_out, *_advice(config, chat, len(splits[0]))]
     if config.quantization != "none" and device.type == "cpu":
         notes.append(f"Quantization is {config.quantization}: on a CPU it saves memory but no time.")
     train, validation, heldout = splits

@@ -191,7 +191,7 @@ def _rollouts(
         sampling += clock.sampled_seconds
         grading += clock.seconds_since_sampled
         groups += [Group(e.prompt, e.token_ids, r) for e, r in zip(encoded, rollouts, strict=True)]
-    refuse_failing_verifier(groups, number, config.verifier.kind if config.verifier else "")
+    refuse_failing_verifier(groups, number, config.verifier.title if config.verifier else "")
     return groups, Seconds(sampling=sampling, grading=grading)
 
 

@@ -88,10 +88,10 @@ class MetricPool:
     def close(self) -> None:
         """End all processes. Answers under way and later ones fail."""
         with self._lock:
-            if self._chosen is None:  # never used: whoever calls later gets a closed pool, which starts no process
-                self._chosen = "bubblewrap", SandboxPool(self.metric, self._limits, self._workers)
-            _, pool = self._chosen
-        pool.close()
+            # Never used: whoever calls later gets a closed pool, which starts no process.
+            unused: tuple[Engine, _Pool] = ("bubblewrap", SandboxPool(self.metric, self._limits, self._workers))
+            self._chosen = chosen = self._chosen or unused
+        chosen[1].close()
 
     def _choose(self) -> tuple[Engine, _Pool]:
         with self._lock:

@@ -9,6 +9,7 @@ from typing import Any
 from ratchet.config import (
     ClassificationVerifier,
     CompositeVerifier,
+    CustomVerifier,
     FinalNumberVerifier,
     MathPairsVerifier,
     MathVerifier,
@@ -20,9 +21,10 @@ from ratchet.config import (
     VerifierSettings,
 )
 from ratchet.errors import InvalidSetting
-from ratchet.verifiers.base import Verifier
+from ratchet.verifiers.base import Tried, Verifier
 from ratchet.verifiers.classification import Classification
 from ratchet.verifiers.composite import Composite, Part
+from ratchet.verifiers.custom import Custom
 from ratchet.verifiers.final_number import FinalNumber
 from ratchet.verifiers.format import compile_pattern, earns_format
 from ratchet.verifiers.math import Math
@@ -36,6 +38,7 @@ from ratchet.verifiers.reward import Shaping, length_factor
 __all__ = [
     "METRICS",
     "Shaping",
+    "Tried",
     "Verifier",
     "compile_pattern",
     "earns_format",
@@ -58,8 +61,8 @@ def make_verifier(
         function: The user's own function, for the kind ``python`` alone, also as a part of a composite.
 
     Raises:
-        InvalidSetting: A schema cannot be used; or the kind is ``python`` and there is no function that can be called,
-            or the other way round.
+        InvalidSetting: A schema cannot be used; the metric's source of the kind ``custom`` is missing; or the kind is
+            ``python`` and there is no function that can be called, or the other way round.
     """
     if function is not None and not takes_function(settings):
         raise InvalidSetting(
@@ -89,6 +92,8 @@ def _made(settings: VerifierSettings, prefer_answer_tag: bool, function: Callabl
             return FinalNumber(settings)
         case MathVerifier():
             return Math(settings, prefer_answer_tag=prefer_answer_tag)
+        case CustomVerifier():
+            return Custom(settings)
         case _:
             return _text_verifier(settings, prefer_answer_tag)
 

@@ -1,6 +1,6 @@
 """What a verifier is: a function from (completion text, prompt) to a Grade, and a check of ground truths."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ratchet.records import Grade, Prompt
 
@@ -15,7 +15,23 @@ class Verifier(Protocol):
         """
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
-        """Grade any text at all, the empty one included, without raising. Safe to call from any thread."""
+        """Grade any text at all, the empty one included, without raising. Safe to call from any thread.
+
+        What runs in the sandbox raises SandboxUnavailable when the machine cannot go on: no grade would be true.
+        """
 
     def close(self) -> None:
         """Release worker processes, if there are any. The verifier is not used afterwards."""
+
+
+@runtime_checkable
+class Tried(Protocol):
+    """A verifier that is not Ratchet's own, and is tried before a model is loaded for it."""
+
+    def trial(self, prompt: Prompt) -> str:
+        """Grade a ground truth against itself; return a note for the run's record, which may be empty.
+
+        Raises:
+            MetricRefused: it cannot be used, in one sentence.
+            SandboxUnavailable: this machine cannot run it.
+        """

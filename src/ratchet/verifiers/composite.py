@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ratchet.records import Grade, Prompt
-from ratchet.verifiers.base import Verifier
+from ratchet.verifiers.base import Tried, Verifier
 
 
 class Part(NamedTuple):
@@ -39,6 +39,10 @@ class Composite:
             if reason := part.verifier.check_ground_truth(prompt):
                 return f"{reason} (says the part {name})"
         return None
+
+    def trial(self, prompt: Prompt) -> str:
+        """Try the parts that are the user's own; return their notes, empty where there are none."""
+        return " ".join(part.verifier.trial(prompt) for part in self._parts if isinstance(part.verifier, Tried))
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Grade with every part and put their findings together."""

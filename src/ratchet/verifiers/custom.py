@@ -1,0 +1,85 @@
+"""Verifier: a metric of the user's own, ``score(answer, reference)``, run in the sandbox.
+
+Its number is the correctness. What it fails on is counted by kind and never taken for a wrong answer: load, execution,
+result, time, memory, output. A machine on which the sandbox does not work raises SandboxUnavailable instead, which is
+no failure of the metric.
+"""
+
+from ratchet.config import CustomVerifier
+from ratchet.errors import InvalidSetting, MetricRefused, SandboxUnavailable
+from ratchet.records import Grade, Prompt
+from ratchet.sandbox.metric import MOST_REFERENCE_CHARACTERS, MetricLimits
+from ratchet.sandbox.metric_pool import MetricPool
+from ratchet.sandbox.probe import probe
+from ratchet.verifiers.reading import part_to_read
+
+_FAILED = {
+    "load": "it did not load",
+    "execution": "it failed",
+    "result": "its result cannot be used",
+    "time": "it took longer than {limit:g} s",
+    "memory": "it used too much memory",
+    "output": "it printed more than 64 KB",
+}
+
+
+class Custom:
+    """Grades with a metric version. Safe to call from several threads."""
+
+    def __init__(self, settings: CustomVerifier) -> None:
+        if not settings.source.strip():
+            raise InvalidSetting(
+                f"{settings.title} has no source with this run. Give verifier.source, Python that defines "
+                "score(answer, reference).",
+                field="verifier.metric",
+            )
+        self._read = settings.read
+        self._limit_seconds = settings.limit_seconds
+        self._title = settings.title
+        self._pool = MetricPool(
+            settings.source,
+            name=settings.metric,
+            version=settings.version,
+            limits=MetricLimits(answer_seconds=settings.limit_seconds),
+        )
+
+    def check_ground_truth(self, prompt: Prompt) -> str | None:
+        """Refuse what is longer than a metric gets to see; only the metric knows what else it can grade."""
+        length = len(prompt.ground_truth)
+        if length > MOST_REFERENCE_CHARACTERS:
+            return f"it has {length:,} characters; the limit for a metric is {MOST_REFERENCE_CHARACTERS:,}"
+        return None
+
+    def trial(self, prompt: Prompt) -> str:
+        """Load the metric and grade a ground truth against itself, after another look at the machine."""
+        probe(refresh=True)
+        self._pool.check()
+        score = self._pool.score(prompt.ground_truth, prompt.ground_truth)
+        if score.failure:
+            why = _FAILED[score.failure].format(limit=self._limit_seconds) + (
+                f" ({score.detail})" if score.detail else ""
+            )
+            refused = f"tried on the reference of row {prompt.id} as the answer, {why}"
+            if self._pool.engine == "monty":
+                found = probe()
+                raise SandboxUnavailable(found.reason, f"{found.remedy} pydantic-monty cannot stand in: {refused}.")
+            raise MetricRefused(f"{self._title} is refused: {refused}.")
+        return f"{self._title} grades by {self._pool.engine}; the reference of row {prompt.id} scores {score.value:g}."
+
+    def grade(self, text: str, prompt: Prompt) -> Grade:
+        """Grade the part of the answer that is read.
+
+        Raises:
+            SandboxUnavailable: the machine cannot run the metric any more.
+        """
+        part = part_to_read(text, self._read)
+        if part is None:
+            return Grade(correctness=0.0, outcome="unparseable")
+        score = self._pool.score(part, prompt.ground_truth)
+        if score.value is None:
+            return Grade(correctness=0.0, outcome="failed", failure=score.failure)
+        return Grade(correctness=score.value, outcome="graded")
+
+    def close(self) -> None:
+        """End the metric's processes."""
+        self._pool.close()
