@@ -155,6 +155,11 @@ class Sandbox:
             os.close(read_info)
 
     @property
+    def process_id(self) -> int:
+        """The process outside (bwrap) of which all processes inside are descendants."""
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         """Whether the first process has not ended yet."""
         return self._process.poll() is None
