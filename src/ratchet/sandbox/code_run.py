@@ -1,0 +1,222 @@
+"""Runs one program against its tests: a sandbox of its own for each run, and a count of what passed.
+
+What a program writes to standard output is compared here; the expected output never enters the sandbox. Assertions are
+run inside, in a process apart from the program's (``code_harness``), which alone can report. Whatever the program does,
+the outcome is a count of tests: one that loops, crashes, floods or forges passes nothing by it.
+
+Each test has a limit of its own, and the whole run ten times that: what is left then counts as timed out, and so does
+everything after the third test that was. Files that the program writes live in 64 MB of memory and are seen by the
+later tests of the same run, never by another run.
+
+Not protected from: a program that recognises the tests' inputs and answers by heart.
+"""
+
+import base64
+import binascii
+import functools
+import json
+import os
+import select
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from ratchet.errors import SandboxUnavailable
+from ratchet.sandbox.code_tests import MOST_OUTPUT_BYTES, CodeTests, IoTests, same_output
+from ratchet.sandbox.launcher import START_SECONDS, Contents, Limits, Sandbox, python_command
+from ratchet.sandbox.remedies import unavailable
+from ratchet.sandbox.resident import require_process_tree, resident_bytes
+
+Status = Literal["passed", "failed", "error", "timed_out"]
+Ending = Literal["finished", "out_of_time", "out_of_memory", "broken"]
+
+_STATUSES = get_args(Status)
+_FOLDER = "/harness/ratchet/sandbox"  # so that its files find one another under their own names
+_FILES = ("code_harness.py", "code_candidate.py", "code_proxies.py", "code_values.py")
+_SCRATCH = {"/tmp": 64 << 20, "/dev/shm": 16 << 20}
+_TESTS_OF_TIME = 10  # a run may take as long as so many tests
+_MARGIN_SECONDS = 1.0  # after its end as the harness counts it, which starts a little later
+_SAMPLE_SECONDS = 0.05
+_MOST_LINE_BYTES = 2 * MOST_OUTPUT_BYTES  # base 64 and the frame around it
+
+
+@dataclass(frozen=True)
+class CodeResult:
+    """What became of each test, in order, and how the run ended.
+
+    ``compiles`` is False for text that is no Python program; then every test has the status error. ``ending`` is
+    ``broken`` where the harness was ended before its last report: by the kernel's out-of-memory killer, by its own
+    limit on memory, or by a fault of ours.
+    """
+
+    statuses: tuple[Status, ...]
+    compiles: bool
+    ending: Ending
+
+    def count(self, status: Status) -> int:
+        """Return how many tests have this status."""
+        return self.statuses.count(status)
+
+    @property
+    def passed_fraction(self) -> float:
+        """Share of the tests that passed, 0..1."""
+        return self.count("passed") / len(self.statuses)
+
+
+class CodeRunner:
+    """Runs programs, from any thread, at most one less at a time than there are processors (but one).
+
+    Args:
+        limit_seconds: Wall time that a test may take.
+        memory_bytes: Address space of each process; all processes of a run together may hold twice as much.
+
+    Raises:
+        SandboxUnavailable: this machine cannot measure what a sandbox uses.
+    """
+
+    def __init__(self, *, limit_seconds: float = 5.0, memory_bytes: int = 512 << 20) -> None:
+        require_process_tree()
+        self._limit_seconds = limit_seconds
+        self._memory_bytes = memory_bytes
+        self._slots = threading.BoundedSemaphore(max(1, len(os.sched_getaffinity(0)) - 1))
+
+    def run(self, program: str, tests: CodeTests) -> CodeResult:
+        """Run the tests in a new sandbox and end it.
+
+        Raises:
+            SandboxUnavailable: it did not start; nothing of the program has run.
+        """
+        total_seconds = self._limit_seconds * min(len(tests) + 1, _TESTS_OF_TIME)
+        limits = Limits(address_space=self._memory_bytes, cpu_seconds=int(total_seconds) + 2)
+        contents = Contents(files=_harness(), scratch=_SCRATCH)
+        with self._slots, Sandbox(python_command(f"{_FOLDER}/{_FILES[0]}"), contents, limits) as sandbox:
+            line = _Line(sandbox, most_resident=2 * self._memory_bytes)
+            self._greet(line, sandbox, program, tests, total_seconds)
+            return _result(line, tests, time.monotonic() + total_seconds + _MARGIN_SECONDS)
+
+    def _greet(self, line: "_Line", sandbox: Sandbox, program: str, tests: CodeTests, total_seconds: float) -> None:
+        order = {
+            "mode": "io" if isinstance(tests, IoTests) else "assert",
+            "program": program,
+            "limit_seconds": self._limit_seconds,
+            "total_seconds": total_seconds,
+            "output_bytes": MOST_OUTPUT_BYTES,
+        }
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            line.send(order, deadline)
+            said = line.receive(deadline)
+        except _Ended as ended:
+            if ended.why == "out_of_time":
+                raise SandboxUnavailable(f"A code run did not start within {START_SECONDS:g} s.") from None
+            said = None
+        if said != {"hello": True}:
+            raise unavailable(sandbox.complaint() or "A code run ended before it began.")
+
+
+class _Ended(Exception):
+    """The conversation is over before its end."""
+
+    def __init__(self, why: Ending) -> None:
+        super().__init__(why)
+        self.why: Ending = why
+
+
+class _Line:
+    """The pipes to a sandbox, used without ever waiting past a deadline or a limit on memory."""
+
+    def __init__(self, sandbox: Sandbox, *, most_resident: int) -> None:
+        self._sandbox, self._most_resident = sandbox, most_resident
+        self._unread = b""
+        self._sampled_at = time.monotonic()
+        os.set_blocking(sandbox.stdin, False)
+        os.set_blocking(sandbox.stdout, False)
+
+    def send(self, message: Any, deadline: float) -> None:
+        """Send the length in eight bytes, then JSON."""
+        text = json.dumps(message).encode()
+        left = memoryview(len(text).to_bytes(8, "big") + text)
+        while left:
+            self._wait(self._sandbox.stdin, select.POLLOUT, deadline)
+            try:
+                left = left[os.write(self._sandbox.stdin, left) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise _Ended("broken") from None
+
+    def receive(self, deadline: float) -> dict[str, Any]:
+        """Return the next line, which is a JSON object."""
+        while b"\n" not in self._unread:
+            self._wait(self._sandbox.stdout, select.POLLIN, deadline)
+            piece = os.read(self._sandbox.stdout, 1 << 16)
+            if not piece or len(self._unread) > _MOST_LINE_BYTES:
+                raise _Ended("broken")
+            self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
+        try:
+            message = json.loads(line)
+        except ValueError:
+            raise _Ended("broken") from None
+        if not isinstance(message, dict):
+            raise _Ended("broken")
+        return message
+
+    def _wait(self, descriptor: int, event: int, deadline: float) -> None:
+        """Wait until the descriptor is ready, sampling the memory."""
+        ready = select.poll()
+        ready.register(descriptor, event)
+        while True:
+            now = time.monotonic()
+            if now >= deadline:
+                raise _Ended("out_of_time")
+            if now - self._sampled_at >= _SAMPLE_SECONDS:
+                if resident_bytes(self._sandbox.process_id) > self._most_resident:
+                    raise _Ended("out_of_memory")
+                self._sampled_at = time.monotonic()
+            if ready.poll(1000 * min(_SAMPLE_SECONDS, deadline - now)):
+                return
+
+
+@functools.cache
+def _harness() -> dict[str, bytes]:
+    folder = Path(__file__).parent
+    return {f"{_FOLDER}/{name}": (folder / name).read_bytes() for name in _FILES}
+
+
+def _result(line: _Line, tests: CodeTests, deadline: float) -> CodeResult:
+    """Send the tests and gather what becomes of them; what is not reported counts as not passed."""
+    statuses: list[Status] = []
+    compiles = True
+    ending: Ending = "finished"
+    try:
+        line.send(_as_sent(tests), deadline)
+        compiles = line.receive(deadline).get("compiles") is not False
+        for number in range(len(tests) if compiles else 0):
+            statuses.append(_status(line.receive(deadline), tests, number))
+    except _Ended as ended:
+        ending = ended.why
+    rest: Status = "timed_out" if ending == "out_of_time" else "error"
+    return CodeResult((*statuses, *[rest] * (len(tests) - len(statuses))), compiles, ending)
+
+
+def _as_sent(tests: CodeTests) -> Any:
+    if isinstance(tests, IoTests):
+        return tests.inputs
+    return {"statements": tests.statements, "names": tests.names}
+
+
+def _status(report: dict[str, Any], tests: CodeTests, number: int) -> Status:
+    status = report.get("status")
+    if isinstance(tests, IoTests) and status == "ran":
+        try:
+            written = base64.b64decode(report["output"], validate=True).decode("utf-8", "replace")
+        except (KeyError, TypeError, binascii.Error):
+            raise _Ended("broken") from None
+        return "passed" if same_output(written, tests.outputs[number]) else "failed"
+    possible = _STATUSES[2:] if isinstance(tests, IoTests) else _STATUSES
+    if status not in possible:
+        raise _Ended("broken")
+    return cast(Status, status)
