@@ -17,6 +17,7 @@ from ratchet.config.rl import CLIP_DEFAULTS, Loss, RlSettings
 from ratchet.config.run import RunConfig
 from ratchet.config.verifier import (
     ClassificationVerifier,
+    CodeVerifier,
     CompositePart,
     CompositeVerifier,
     CustomVerifier,
@@ -37,6 +38,7 @@ __all__ = [
     "CLIP_DEFAULTS",
     "BoxedData",
     "ClassificationVerifier",
+    "CodeVerifier",
     "CompositePart",
     "CompositeVerifier",
     "CustomVerifier",

@@ -37,6 +37,7 @@ _VERIFIER_BONUS: dict[str, FormatKind] = {
     "tool_call": "off",
     "composite": "off",
     "custom": "off",
+    "code": "off",
     "python": "off",
 }
 

@@ -9,19 +9,21 @@ from ratchet.config.base import Settings, setting
 Read = Literal["whole", "after_reasoning", "answer_tag"]
 QaMetric = Literal["normalized_exact_match", "token_f1"]
 JsonMetric = Literal["field_accuracy", "schema_valid", "json_exact_match"]
+CodeMetric = Literal["tests_passed", "all_passed"]
 ToolCallMetric = Literal["call_match", "name_match", "call_valid"]
 
 _KIND_LABEL = "Verifier"
 _KIND_HELP = (
     "How an answer is checked: math_pairs, final_number, math, numeric, qa, classification, structured_json, "
-    "tool_call, composite (several of them), custom for a metric of your own that runs in the sandbox, or python for a "
+    "tool_call, code, composite (several of them), custom for a metric of your own that runs in the sandbox, or python for a "
     "function of your own that runs in this process."
 )
 _METRIC_LABEL = "Metric"
 _METRIC_HELP = (
     "Which number of the verifier counts as correctness and is trained on; the others are reported. qa: "
     "normalized_exact_match (usual) or token_f1. structured_json: field_accuracy (usual), schema_valid or "
-    "json_exact_match. tool_call: call_match (usual), name_match or call_valid."
+    "json_exact_match. tool_call: call_match (usual), name_match or call_valid. code: tests_passed, the "
+    "share of the row's tests (usual), or all_passed."
 )
 _Name = Annotated[str, Field(min_length=1, max_length=1_000)]
 
@@ -171,6 +173,30 @@ class PythonVerifier(_Reading):
     source_hash: str = setting("", label="Source hash", help="SHA-256 of the function's source text.")
 
 
+class CodeVerifier(_Reading):
+    """The program in the answer is run against the row's tests, in a sandbox."""
+
+    kind: Literal["code"] = setting("code", label=_KIND_LABEL, help=_KIND_HELP)
+    language: Literal["python"] = setting("python", label="Language", help="Language of the programs.")
+    metric: CodeMetric = setting("tests_passed", label=_METRIC_LABEL, help=_METRIC_HELP)
+    limit_seconds: float = setting(
+        5.0,
+        ge=0.1,
+        le=60,
+        label="Limit per test",
+        unit="seconds",
+        help="A test that takes longer is not passed. A program is given ten times this for all its tests.",
+    )
+    memory_mb: int = setting(
+        512,
+        ge=64,
+        le=16_384,
+        label="Memory of a program",
+        unit="MB",
+        help="Address space of each of a program's processes. All of them together may hold twice this.",
+    )
+
+
 class CustomVerifier(_Reading):
     """A metric of the user's own, ``score(answer, reference)`` from 0 to 1, run in the sandbox.
 
@@ -217,6 +243,7 @@ _Plain = (
     | ClassificationVerifier
     | StructuredJsonVerifier
     | ToolCallVerifier
+    | CodeVerifier
     | CustomVerifier
     | PythonVerifier
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from ratchet.config import (
     ClassificationVerifier,
+    CodeVerifier,
     CompositeVerifier,
     CustomVerifier,
     FinalNumberVerifier,
@@ -23,6 +24,7 @@ from ratchet.config import (
 from ratchet.errors import InvalidSetting
 from ratchet.verifiers.base import Tried, Verifier
 from ratchet.verifiers.classification import Classification
+from ratchet.verifiers.code import Code
 from ratchet.verifiers.composite import Composite, Part
 from ratchet.verifiers.custom import Custom
 from ratchet.verifiers.final_number import FinalNumber
@@ -92,6 +94,8 @@ def _made(settings: VerifierSettings, prefer_answer_tag: bool, function: Callabl
             return FinalNumber(settings)
         case MathVerifier():
             return Math(settings, prefer_answer_tag=prefer_answer_tag)
+        case CodeVerifier():
+            return Code(settings)
         case CustomVerifier():
             return Custom(settings)
         case _:

@@ -1,0 +1,118 @@
+"""Verifier: does the program in the answer pass the row's tests?
+
+The program is the last closed fence that is marked python (or py, python3), or without such a one the last closed fence
+without a mark; a fence is never joined with another. Published harnesses choose likewise: LiveCodeBench
+(arXiv:2403.07974) and Open R1 take the last block. One program is run, so an answer gains nothing by offering several.
+Without any fence the whole text is the program; then text that is no Python is unparseable, as is a text in which a
+fence is opened and never closed. A fenced program that does not compile is a wrong answer.
+
+The tests are the row's column ``tests`` (forms: ``ratchet.sandbox.code_tests``). The ground truth may hold a reference
+solution, which is then tried on them before a run, and is otherwise empty. Whatever the program does to itself (loops,
+crashes, floods, forges) costs it the tests concerned and is no failure of the verifier. A sandbox that does not start
+is the machine's fault: ``SandboxUnavailable`` ends the run, and nothing is graded by it.
+"""
+
+import re
+from typing import NamedTuple
+
+from ratchet.config import CodeVerifier
+from ratchet.records import Grade, Prompt
+from ratchet.sandbox.code_run import CodeRunner
+from ratchet.sandbox.code_tests import AssertTests, BadTests, CodeTests, read_tests, same_output
+from ratchet.verifiers.reading import part_to_read
+
+_UNPARSEABLE = Grade(correctness=0.0, outcome="unparseable")
+_PYTHON = ("python", "python3", "py")
+_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`\r]*?)[ \t\r]*")
+
+
+class Program(NamedTuple):
+    """The source text in an answer; ``is_fenced`` is False for an answer that is nothing else."""
+
+    source: str
+    is_fenced: bool
+
+
+class Code:
+    """Grades with the share of tests passed, or 1 for all of them, as the settings say. Both are among the parts."""
+
+    def __init__(self, settings: CodeVerifier) -> None:
+        self._settings = settings
+        self._runner = CodeRunner(limit_seconds=settings.limit_seconds, memory_bytes=settings.memory_mb << 20)
+
+    def check_ground_truth(self, prompt: Prompt) -> str | None:
+        """Refuse tests that cannot be read, that a reference solution does not pass, or that an empty program does."""
+        try:
+            tests = _tests_of(prompt)
+        except BadTests as bad:
+            return str(bad)
+        if prompt.ground_truth.strip():
+            program = find_program(prompt.ground_truth)
+            result = self._runner.run(program.source if program else "", tests)
+            if result.count("passed") < len(tests):
+                return (
+                    f"has a reference solution that passes {result.count('passed')} of its {len(tests)} tests "
+                    f"({result.count('timed_out')} timed out); only plain values and objects of the program cross "
+                    "between it and the tests"
+                )
+        return "has tests that an empty program passes" if self._passes_empty(tests) else None
+
+    def grade(self, text: str, prompt: Prompt) -> Grade:
+        """Run the answer's program on the tests.
+
+        Raises:
+            SandboxUnavailable: the sandbox did not start.
+        """
+        part = part_to_read(text, self._settings.read)
+        program = None if part is None else find_program(part)
+        if program is None:
+            return _UNPARSEABLE
+        try:
+            tests = _tests_of(prompt)
+        except BadTests:  # a row that was never checked
+            return Grade(correctness=0.0, outcome="failed", failure="load")
+        result = self._runner.run(program.source, tests)
+        if not result.compiles and not program.is_fenced:
+            return _UNPARSEABLE
+        passed = result.count("passed") / len(tests)
+        parts = {"tests_passed": passed, "all_passed": float(passed == 1)}
+        return Grade(correctness=parts[self._settings.metric], outcome="graded", parts=parts)
+
+    def close(self) -> None:
+        """Release nothing: every run has ended its sandbox."""
+
+    def _passes_empty(self, tests: CodeTests) -> bool:
+        if isinstance(tests, AssertTests):
+            return self._runner.run("", tests).count("passed") == len(tests)
+        return all(same_output("", output) for output in tests.outputs)
+
+
+def _tests_of(prompt: Prompt) -> CodeTests:
+    given = prompt.extras.get("tests")
+    if given is None:
+        raise BadTests("has no tests: the code verifier reads them from the column tests")
+    program = find_program(prompt.ground_truth)
+    return read_tests(given, program.source if program else "")
+
+
+def find_program(text: str) -> Program | None:
+    """Return the program of an answer, or None if there is none. Takes time linear in the text."""
+    found: dict[bool, str] = {}
+    opened: tuple[str, str, str] | None = None
+    lines: list[str] = []
+    has_fence = False
+    for line in text.split("\n"):
+        fence = _FENCE.fullmatch(line)
+        if opened is None:
+            if fence:
+                opened, lines, has_fence = (fence[1], fence[2], fence[3]), [], True
+        elif fence and not fence[3] and fence[2][0] == opened[1][0] and len(fence[2]) >= len(opened[1]):
+            mark = opened[2].split(maxsplit=1)[0].lower() if opened[2] else ""
+            if mark in _PYTHON or not mark:
+                found[mark in _PYTHON] = "\n".join(line.removeprefix(opened[0]) for line in lines)
+            opened = None
+        else:
+            lines.append(line)
+    if found:
+        return Program(found[max(found)], is_fenced=True)
+    return None if has_fence or not text.strip() else Program(text, is_fenced=False)
