@@ -154,7 +154,7 @@ class Proxy:
         return self._candidate.ask("call", self, *given, **named)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name not in ("__name__", "__doc__"):
+        if name.startswith("__") and name != "__name__":
             raise AttributeError(name)
         return self._candidate.ask("getattr", self, name)
 

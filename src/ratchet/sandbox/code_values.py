@@ -1,7 +1,7 @@
 """Plain values as JSON, between the process of the tests and that of the candidate. Standard library only.
 
-Runs inside a sandbox. What is plain: None, bool, int, float, complex, str, bytes, list, tuple, set, dict, range and
-what the modules collections, decimal, fractions and datetime make of them. Whoever reads builds such values with the
+Runs inside a sandbox. What is plain: None, bool, int, float, complex, str, bytes, list, tuple, set, dict, range, slice
+and what the modules collections, decimal, fractions and datetime make of them. Whoever reads builds such values with the
 constructors of its own process, so that nothing of the writer's comes along: no method, no ``__eq__``, no subclass.
 Every other object crosses as a number that stands for it (a handle).
 """
@@ -22,6 +22,7 @@ _ARGUMENTS: dict[str, Callable[[Any], list[Any]]] = {
     "builtins.bytearray": lambda value: [list(value)],
     "builtins.complex": lambda value: [value.real, value.imag],
     "builtins.range": lambda value: [value.start, value.stop, value.step],
+    "builtins.slice": lambda value: [value.start, value.stop, value.step],
     "collections.Counter": lambda value: [dict(value)],
     "collections.OrderedDict": lambda value: [[[key, value[key]] for key in value]],
     "collections.defaultdict": lambda value: [None, dict(value)],
