@@ -20,12 +20,12 @@ import select
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from ratchet.errors import SandboxUnavailable
 from ratchet.sandbox.code_tests import MOST_OUTPUT_BYTES, CodeTests, IoTests, same_output
 from ratchet.sandbox.launcher import START_SECONDS, Contents, Limits, Sandbox, python_command
+from ratchet.sandbox.probe import probe, sandbox_file
 from ratchet.sandbox.remedies import unavailable
 from ratchet.sandbox.resident import require_process_tree, resident_bytes
 
@@ -73,10 +73,11 @@ class CodeRunner:
         memory_bytes: Address space of each process; all processes of a run together may hold twice as much.
 
     Raises:
-        SandboxUnavailable: this machine cannot measure what a sandbox uses.
+        SandboxUnavailable: the sandbox does not work on this machine, or what it uses cannot be measured.
     """
 
     def __init__(self, *, limit_seconds: float = 5.0, memory_bytes: int = 512 << 20) -> None:
+        probe().require()
         require_process_tree()
         self._limit_seconds = limit_seconds
         self._memory_bytes = memory_bytes
@@ -182,8 +183,7 @@ class _Line:
 
 @functools.cache
 def _harness() -> dict[str, bytes]:
-    folder = Path(__file__).parent
-    return {f"{_FOLDER}/{name}": (folder / name).read_bytes() for name in _FILES}
+    return {f"{_FOLDER}/{name}": sandbox_file(name) for name in _FILES}
 
 
 def _result(line: _Line, tests: CodeTests, deadline: float) -> CodeResult:
