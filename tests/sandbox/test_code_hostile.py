@@ -504,6 +504,11 @@ def test_no_forgery_passes(runner, name):
     assert [test for test, status in zip(EXPECTATIONS, result.statuses, strict=True) if status == "passed"] == []
 
 
+def test_whether_two_objects_of_the_program_are_equal_is_not_for_it_to_say(runner):
+    asserts = ["assert f(7) == f(8)", "assert [f(7)] == [f(8)]", "assert f(7) in [f(8)]", "assert f(7) is f(8)"]
+    assert run(runner, FORGERIES["always equal"], asserts).statuses == ("error", "error", "error", "failed")
+
+
 # 19: looking for the tests.
 
 SCAN = """
