@@ -112,7 +112,10 @@ SENTENCES = [
     ({"data": {"source": "boxed"}}, "Dataset (data.path) is missing. Give it a value."),
     ({"data": {"prompts": 8}}, "data.source is missing; it must be one of math_pairs, gsm8k, boxed, deepmath."),
     ({"data": {"source": "web"}}, 'data.source is "web"; it must be one of math_pairs, gsm8k, boxed, deepmath.'),
-    ({"verifier": {"kind": "judge"}}, 'verifier.kind is "judge", which is never a reward: it needs a model that judges'),
+    (
+        {"verifier": {"kind": "judge"}},
+        'verifier.kind is "judge", which is never a reward: it needs a model that judges',
+    ),
     ({"data": {"source": "gsm8k", "pairs": 2}}, "Pairs (data.pairs) does not go with data.source gsm8k."),
     (
         {"verifier": {"kind": "math_pairs", "require_boxed": True}},

@@ -7,8 +7,8 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-import pytest
 import pyseccomp
+import pytest
 
 import ratchet
 from ratchet.sandbox.launcher import SANDBOX_ID, Contents, Limits, Sandbox, arguments, python_command

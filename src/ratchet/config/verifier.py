@@ -15,8 +15,8 @@ ToolCallMetric = Literal["call_match", "name_match", "call_valid"]
 _KIND_LABEL = "Verifier"
 _KIND_HELP = (
     "How an answer is checked: math_pairs, final_number, math, numeric, qa, classification, structured_json, "
-    "tool_call, code, composite (several of them), custom for a metric of your own that runs in the sandbox, or python for a "
-    "function of your own that runs in this process."
+    "tool_call, code, composite (several of them), custom for a metric of your own that runs in the sandbox, or python "
+    "for a function of your own that runs in this process."
 )
 _METRIC_LABEL = "Metric"
 _METRIC_HELP = (
@@ -179,7 +179,7 @@ class CodeVerifier(_Reading):
     kind: Literal["code"] = setting("code", label=_KIND_LABEL, help=_KIND_HELP)
     language: Literal["python"] = setting("python", label="Language", help="Language of the programs.")
     metric: CodeMetric = setting("tests_passed", label=_METRIC_LABEL, help=_METRIC_HELP)
-    limit_seconds: float = setting(
+    seconds_per_test: float = setting(
         5.0,
         ge=0.1,
         le=60,

@@ -104,10 +104,18 @@ def serve(program: str, requests: Iterable[str], replies: int) -> None:
 
 
 def _load(program: str) -> dict[str, Any]:
-    """Run the program as a module that is imported, not as a script; return its names."""
+    """Run the program as a module that is imported, not as a script; return its names.
+
+    Raises:
+        SyntaxError: the text is no program, for whatever reason.
+    """
+    try:
+        code = compile(program, "solution.py", "exec", dont_inherit=True)
+    except Exception as error:  # also ValueError, RecursionError and MemoryError
+        raise SyntaxError("not a program") from error
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
-    exec(compile(program, "solution.py", "exec", dont_inherit=True), module.__dict__)
+    exec(code, module.__dict__)
     return vars(module)
 
 

@@ -1,9 +1,9 @@
 """Plain values as JSON, between the process of the tests and that of the candidate. Standard library only.
 
 Runs inside a sandbox. What is plain: None, bool, int, float, complex, str, bytes, list, tuple, set, dict, range, slice
-and what the modules collections, decimal, fractions and datetime make of them. Whoever reads builds such values with the
-constructors of its own process, so that nothing of the writer's comes along: no method, no ``__eq__``, no subclass.
-Every other object crosses as a number that stands for it (a handle).
+and what the modules collections, decimal, fractions and datetime make of them. Whoever reads builds such values with
+the constructors of its own process, so that nothing of the writer's comes along: no method, no ``__eq__``, no
+subclass. Every other object crosses as a number that stands for it (a handle).
 """
 
 from collections.abc import Callable

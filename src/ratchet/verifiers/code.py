@@ -38,7 +38,7 @@ class Code:
 
     def __init__(self, settings: CodeVerifier) -> None:
         self._settings = settings
-        self._runner = CodeRunner(limit_seconds=settings.limit_seconds, memory_bytes=settings.memory_mb << 20)
+        self._runner = CodeRunner(limit_seconds=settings.seconds_per_test, memory_bytes=settings.memory_mb << 20)
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
         """Refuse tests that cannot be read, that a reference solution does not pass, or that an empty program does."""

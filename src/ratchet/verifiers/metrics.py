@@ -27,6 +27,11 @@ METRICS: dict[str, dict[str, str]] = {
         "name_match": "The expected tools are called, as often as expected, whatever the arguments.",
         "call_valid": "Every call names a listed tool and its arguments follow the tool's schema.",
     },
+    "code": {
+        "tests_passed": "Share of the row's tests that the program passes.",
+        "all_passed": "The program passes every test of the row.",
+    },
+    "custom": {"score": "What your metric returns."},
     "composite": {"correctness": "What the part that counts as correctness finds; all parts are reported beside it."},
     "python": {"score": "What your function returns."},
 }

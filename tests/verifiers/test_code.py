@@ -1,0 +1,198 @@
+"""The verifier code: which program of an answer counts, what it earns, and which rows are refused before a run."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from ratchet.config import CodeVerifier, RunConfig
+from ratchet.errors import SandboxUnavailable
+from ratchet.records import Grade, Prompt
+from ratchet.sandbox import code_run, probe
+from ratchet.verifiers import make_verifier
+from ratchet.verifiers.code import Program, find_program
+
+ADDS = ["assert add(2, 3) == 5", "assert add('a', 'b') == 'ab'", "assert add([1], [2]) == [1, 2]"]
+RIGHT, WRONG, HALF = "def add(a, b): return a + b", "def add(a, b): return None", "def add(a, b): return 5"
+
+
+def prompt(tests=ADDS, ground_truth=""):
+    return Prompt(1, ({"role": "user", "content": "?"},), ground_truth, {} if tests is None else {"tests": tests})
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    return make_verifier(CodeVerifier())
+
+
+def fenced(source, mark="python"):
+    return f"```{mark}\n{source}\n```"
+
+
+def graded(passed, tests=3, metric="tests_passed"):
+    parts = {"tests_passed": passed / tests, "all_passed": float(passed == tests)}
+    return Grade(parts[metric], "graded", parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("Here:\n```python\nx = 1\n```\nDone.", "x = 1"),
+        ("```\nx = 1\n```", "x = 1"),
+        ("```py\nx = 1\n```", "x = 1"),
+        ("```Python3 title=a\nx = 1\n```", "x = 1"),
+        ("~~~python\nx = 1\n~~~", "x = 1"),
+        ("```python\r\nx = 1\r\n```\r\n", "x = 1\r"),
+        ("1. so:\n   ```python\n   if x:\n       y\n   ```", "if x:\n    y"),
+        ("```python\nfirst\n```\n```python\nlast\n```", "last"),
+        ("```python\nmain\n```\nIt prints:\n```\n5\n```", "main"),
+        ("```\nfirst\n```\n```\nlast\n```", "last"),
+        ("```python\nmain\n```\n```bash\nls\n```", "main"),
+        ("```python\nmain\n```\n```python\nnever closed", "main"),
+        ("````python\nx = '''\n```\n'''\n````", "x = '''\n```\n'''"),
+        ("```python\nx = '''\n```python\n'''\n```", "x = '''\n```python\n'''"),
+        ("```python\n```", ""),
+    ],
+)  # fmt: skip
+def test_the_last_python_fence_is_the_program(text, source):
+    assert find_program(text) == Program(source, is_fenced=True)
+
+
+@pytest.mark.parametrize("text", ["", " \n", "```python\nx = 1", "```cpp\nint x;\n```", "text ```\n```bash\nls\n```"])
+def test_there_may_be_no_program(text):
+    assert find_program(text) is None
+
+
+def test_without_a_fence_the_whole_text_is_the_program():
+    assert find_program("x = 1\n") == Program("x = 1\n", is_fenced=False)
+    assert find_program("x = '```'") == Program("x = '```'", is_fenced=False)
+
+
+@given(st.text(alphabet="`~ \n\rpython1=x"))
+def test_any_text_can_be_searched(text):
+    program = find_program(text)
+    if program is not None and program.is_fenced:
+        assert {line.strip() for line in program.source.split("\n")} <= {line.strip() for line in text.split("\n")} | {
+            ""
+        }
+    else:
+        assert program in (None, Program(text, is_fenced=False))
+
+
+@given(st.lists(st.sampled_from(["a = 1", "b = 2", "c"]), min_size=1))
+def test_of_many_programs_one_counts(sources):
+    assert find_program("\n".join(map(fenced, sources))) == Program(sources[-1], is_fenced=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "grade"),
+    [
+        (fenced(RIGHT), graded(3)),
+        (RIGHT, graded(3)),
+        (fenced(HALF), graded(1)),
+        (fenced(WRONG), graded(0)),
+        (fenced(RIGHT) + fenced(WRONG), graded(0)),  # a fence that has no line of its own closes nothing
+        (fenced(RIGHT) + "\n" + fenced(WRONG), graded(0)),
+        (fenced("def add(a, b:"), graded(0)),
+        (fenced(""), graded(0)),
+        (fenced("import os; os._exit(0)"), graded(0)),
+        ("", Grade(0.0, "unparseable")),
+        ("The sum of a and b.", Grade(0.0, "unparseable")),
+        ("```cpp\nint add;\n```", Grade(0.0, "unparseable")),
+        (fenced("\ud800"), graded(0)),
+        ("\0", Grade(0.0, "unparseable")),
+    ],
+)
+def test_an_answer_earns_the_share_of_tests_that_its_program_passes(verifier, answer, grade):
+    assert verifier.grade(answer, prompt()) == grade
+
+
+def test_all_or_nothing_is_a_setting():
+    verifier = make_verifier(CodeVerifier(metric="all_passed"))
+    assert verifier.grade(fenced(HALF), prompt()) == graded(1, metric="all_passed")
+    assert verifier.grade(fenced(HALF), prompt()).correctness == 0
+    assert verifier.grade(fenced(RIGHT), prompt()).correctness == 1
+
+
+def test_a_program_that_loops_is_wrong_and_no_failure():
+    verifier = make_verifier(CodeVerifier(seconds_per_test=0.3))
+    assert verifier.grade(fenced("while True: pass"), prompt()) == graded(0)
+
+
+def test_the_part_to_read_is_a_setting():
+    verifier = make_verifier(CodeVerifier(read="after_reasoning"))
+    assert verifier.grade(f"{fenced(WRONG)}</think>\n{fenced(RIGHT)}", prompt()) == graded(3)
+    assert verifier.grade(fenced(RIGHT), prompt()) == Grade(0.0, "unparseable")
+
+
+def test_input_output_tests_work_too(verifier):
+    tests = {"inputs": ["1 2", "3 4"], "outputs": ["3", "8"]}
+    assert verifier.grade(fenced("print(sum(map(int, input().split())))"), prompt(tests)) == graded(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("tests", "ground_truth"),
+    [
+        (ADDS, ""),
+        (ADDS, RIGHT),
+        (ADDS, fenced(RIGHT)),
+        (["assert sum(1, 2) == 3"], "def sum(a, b): return a + b"),
+        ({"inputs": ["1"], "outputs": ["1"]}, "print(input())"),
+        ({"inputs": ["1"], "outputs": ["1"]}, ""),
+    ],
+)
+def test_a_row_with_tests_that_can_be_passed_is_accepted(verifier, tests, ground_truth):
+    assert verifier.check_ground_truth(prompt(tests, ground_truth)) is None
+
+
+@pytest.mark.parametrize(
+    ("tests", "ground_truth", "said"),
+    [
+        (None, "", "has no tests"),
+        ([], "", "nothing to check"),
+        (ADDS, WRONG, "passes 0 of its 3 tests (0 timed out)"),
+        (ADDS, HALF, "passes 1 of its 3 tests"),
+        (ADDS, "a sentence about it", "passes 0 of its 3 tests"),
+        (["assert h(lambda x: x) == 1"], "def h(g): return g(1)", "passes 0 of its 1 tests"),
+        (["assert True"], "", "an empty program passes"),
+        (["assert True"], RIGHT, "an empty program passes"),
+        ({"inputs": ["1"], "outputs": [" \n"]}, "", "an empty program passes"),
+    ],
+)
+def test_a_row_that_could_not_teach_is_refused(verifier, tests, ground_truth, said):
+    assert said in verifier.check_ground_truth(prompt(tests, ground_truth))
+
+
+def test_nothing_of_the_tests_or_the_solution_is_repeated(verifier):
+    secret = "assert f() == 'SECRETVALUE'"
+    for ground_truth in ("", "def f(): raise ValueError('SECRETVALUE')", "SECRETVALUE("):
+        for tests in ([secret + "("], [secret]):
+            assert "SECRETVALUE" not in (verifier.check_ground_truth(prompt(tests, ground_truth)) or "")
+
+
+def test_a_row_that_was_never_checked_fails_by_name(verifier):
+    assert verifier.grade(fenced(RIGHT), prompt(None)) == Grade(0.0, "failed", failure="load")
+
+
+def test_a_machine_that_cannot_run_programs_says_so_and_grades_nothing(verifier, monkeypatch):
+    monkeypatch.setattr(code_run, "python_command", lambda path: ["/usr/bin/false"])
+    with pytest.raises(SandboxUnavailable):
+        verifier.grade(fenced(RIGHT), prompt())
+
+
+def test_the_probe_is_asked_before_anything_else(monkeypatch):
+    monkeypatch.setattr(probe, "_known", [probe.Probe(False, "No such thing here.", "Get one.")])
+    with pytest.raises(SandboxUnavailable, match=r"No such thing here\. Get one\."):
+        make_verifier(CodeVerifier())
+
+
+@pytest.mark.parametrize(
+    "settings", [{"seconds_per_test": 0.05}, {"seconds_per_test": 61}, {"memory_mb": 10}, {"language": "c"}]
+)
+def test_settings_out_of_range_are_refused(settings):
+    with pytest.raises(ValidationError):
+        CodeVerifier(**settings)
+
+
+def test_no_bonus_by_default():
+    assert RunConfig(verifier=CodeVerifier()).resolved().reward.format_bonus == "off"
