@@ -10,6 +10,9 @@ from pydantic import ValidationError
 from ratchet.config import (
     CLIP_DEFAULTS,
     BoxedData,
+    ClassificationVerifier,
+    CompositePart,
+    CompositeVerifier,
     DeepMathData,
     FinalNumberVerifier,
     Gsm8kData,
@@ -18,9 +21,11 @@ from ratchet.config import (
     MathPairsData,
     MathPairsVerifier,
     MathVerifier,
+    NumericVerifier,
     OptimizerSettings,
     PromptSettings,
     PythonVerifier,
+    QaVerifier,
     RewardSettings,
     RlSettings,
     RunConfig,
@@ -78,6 +83,8 @@ RANGES = [
     (OptimizerSettings, "beta1", 0.0, 0.999, -0.1, 1.0),
     (RewardSettings, "format_weight", 0.001, 0.1, 0.0, 1.1),
     (MathVerifier, "limit_seconds", 0.001, 60.0, 0.0, 61.0),
+    (NumericVerifier, "absolute_tolerance", 0.0, 1e308, -1e-9, float("inf")),
+    (NumericVerifier, "relative_tolerance", 0.0, 1e308, -1e-9, float("nan")),
     (PromptSettings, "worked_examples", 0, 16, -1, 17),
 ]
 
@@ -254,3 +261,62 @@ def test_filling_in_what_was_left_out_twice_changes_nothing(config):
     resolved = config.resolved()
     assert resolved.resolved() == resolved
     assert RunConfig.model_validate_json(resolved.model_dump_json()).resolved() == resolved
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (("yes",), "at least 2"),
+        (tuple(map(str, range(1001))), "at most 1000"),
+        (("yes", "No", " YES "), "entries 1 and 3 are the same"),
+        (("strasse", "Straße"), "entries 1 and 2 are the same"),
+        (("yes", " "), "entry 2 is blank"),
+        (("yes", ""), "at least 1 character"),
+        (("yes", 1), "valid string"),
+    ],
+)
+def test_labels_are_told_apart(labels, said):
+    with pytest.raises(ValidationError, match=said):
+        ClassificationVerifier(labels=labels)
+
+
+def test_two_to_a_thousand_labels_may_be_given():
+    for count in (2, 1000):
+        assert len(ClassificationVerifier(labels=tuple(map(str, range(count)))).labels) == count
+
+
+PART = CompositePart(verifier=QaVerifier())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"parts": (PART,)}, "at least 2"),
+        ({"parts": (PART,) * 9}, "at most 8"),
+        ({"parts": (PART, PART), "correctness_from": 2}, r"there are 2 parts, counted from 0\. Choose 0 to 1"),
+        ({"parts": (PART, PART), "correctness_from": -1}, "greater than or equal to 0"),
+        ({"parts": (CompositePart(verifier=PythonVerifier()),) * 2}, "two functions"),
+    ],
+)
+def test_a_composite_has_two_to_eight_parts_and_one_of_them_is_correctness(settings, said):
+    with pytest.raises(ValidationError, match=said):
+        CompositeVerifier(**settings)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan"), 1e7])
+def test_a_weight_is_above_zero_and_finite(weight):
+    with pytest.raises(ValidationError):
+        CompositePart(verifier=QaVerifier(), weight=weight)
+
+
+def test_parts_take_what_the_composite_says_of_reading_and_what_the_source_says_of_boxes():
+    parts = (PART, CompositePart(verifier=MathVerifier(read="answer_tag")))
+    config = RunConfig(data=BoxedData(path="x"), verifier=CompositeVerifier(read="after_reasoning", parts=parts))
+    whole = config.resolved().verifier
+    assert [part.verifier.read for part in whole.parts] == ["after_reasoning", "answer_tag"]
+    assert whole.parts[1].verifier.require_boxed is True
+    assert config.resolved().resolved() == config.resolved()
+    assert config.resolved().reward.format_bonus == "off"
+    silent = RunConfig(verifier=CompositeVerifier(parts=parts)).resolved().verifier
+    assert (silent.read, silent.parts[0].verifier.read) == ("whole", "whole")
+    assert silent.parts[1].verifier.require_boxed is False

@@ -116,6 +116,7 @@ SENTENCES = [
         {"verifier": {"kind": "judge"}},
         'verifier.kind is "judge", which is never a reward: it needs a model that judges',
     ),
+    ({"verifier": {"kind": "guess"}}, 'verifier.kind is "guess"; it must be one of math_pairs, final_number, math'),
     ({"data": {"source": "gsm8k", "pairs": 2}}, "Pairs (data.pairs) does not go with data.source gsm8k."),
     (
         {"verifier": {"kind": "math_pairs", "require_boxed": True}},
@@ -286,3 +287,70 @@ def test_a_file_whose_alias_names_itself_is_refused_in_words(tmp_path):
     path.write_text("data: &a\n  source: *a\n")
     with pytest.raises(InvalidSetting):
         build(read_file(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("bleu", "overlap"),
+        ("ROUGE-L", "overlap"),
+        ("rouge_1", "overlap"),
+        ("chrF", "overlap"),
+        ("llm-as-a-judge", "a model that judges"),
+        ("LLM judge", "a model that judges"),
+        ("BERTScore", "another model's embeddings"),
+        ("perplexity", "another model's embeddings"),
+        ("macro F1", "a whole set of answers"),
+        ("pass@k", "a whole set of answers"),
+    ],
+)
+def test_a_measure_that_needs_a_judge_or_a_whole_set_is_refused_with_the_reason(name, reason):
+    for verifier, what in (({"kind": name}, "verifier.kind"), ({"kind": "qa", "metric": name}, "verifier.metric")):
+        said = refusal({"verifier": verifier})
+        assert said.startswith(f"{what} is {json.dumps(name)}, which is never a reward: ")
+        assert reason in said
+    assert reason in refusal({"verifier": {"kind": "math", "metric": name}})  # a kind without a choice of metrics
+
+
+@pytest.mark.parametrize("name", ["nothing", "mapping", "bluegrass", "token_f2", ""])
+def test_any_other_name_is_refused_with_what_there_is(name):
+    assert "it must be one of math_pairs, final_number, math, numeric, qa," in refusal({"verifier": {"kind": name}})
+    said = refusal({"verifier": {"kind": "qa", "metric": name}})
+    assert said.endswith("it must be 'normalized_exact_match' or 'token_f1'.")
+
+
+def test_the_parts_of_a_composite_are_refused_by_number():
+    def parts(*verifiers):
+        return {"verifier": {"kind": "composite", "parts": [{"verifier": verifier} for verifier in verifiers]}}
+
+    assert refusal(parts({"kind": "qa"}, {"kind": "composite"})).startswith(
+        'verifier.parts, entry 2, verifier.kind is "composite"; it must be one of math_pairs,'
+    )
+    assert ", composite" not in refusal(parts({"kind": "qa"}, {"kind": "guess"}))
+    assert "a model that judges" in refusal(parts({"kind": "qa"}, {"kind": "judge"}))
+    assert refusal(parts({"kind": "qa", "metric": "x"}, {"kind": "qa"})).startswith(
+        'Parts (verifier.parts), entry 1, verifier, qa, metric is "x"; it must be'
+    )
+    assert refusal(parts({"kind": "qa"})).endswith("it must be at least 2 entries.")
+
+
+SCHEMA = {"type": "object", "properties": {"a.b": {"type": "number", "minimum": 0.5}}}
+
+
+def test_a_json_schema_is_given_as_schema_everywhere(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "verifier:\n  kind: structured_json\n  schema:\n    type: object\n    properties:\n"
+        "      a.b: {type: number, minimum: 0.5}\n"
+    )
+    config = build(read_file(path))
+    assert config.verifier.json_schema == SCHEMA
+    assert config == build({"verifier": {"kind": "structured_json", "schema": SCHEMA}})
+    assert config == build({}, {"kind": "structured_json", "schema": json.dumps(SCHEMA)})
+    stored = json.loads(config.resolved().model_dump_json())
+    assert stored["verifier"]["schema"] == SCHEMA
+    assert build(stored) == config.resolved()
+    assert build({}, {"kind": "structured_json", "schema": "none"}).verifier.json_schema is None
+    assert "There is no setting verifier.json_schema" in refusal(
+        {"verifier": {"kind": "structured_json", "json_schema": {}}}
+    )

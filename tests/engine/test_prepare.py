@@ -2,9 +2,12 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
+import ratchet
 from ratchet.config import RunConfig
 from ratchet.config_text import build
 from ratchet.engine.prepare import advice_on_rate, highest_reward, prepare
@@ -145,6 +148,52 @@ def test_fewer_prompts_than_a_round_asks_for_is_said(tmp_path):
 def test_the_highest_reachable_reward_is_said_where_there_is_a_bonus(tmp_path):
     assert "a right answer without it earns 0.91" in notes_of(tmp_path)
     assert "reachable" not in notes_of(tmp_path, reward={"format_bonus": "off"})
+
+
+QA = {"kind": "qa"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "proposed"),
+    [
+        ({"verifier": QA}, True),
+        ({"verifier": {**QA, "read": "after_reasoning"}}, False),
+        ({"verifier": {**QA, "read": "answer_tag"}}, False),
+        ({"verifier": QA, "reward": {"format_bonus": "tags"}}, False),  # the answer tag is read then
+        ({"verifier": QA, "prompt": {"template_options": {"enable_thinking": False}}}, False),
+        (
+            {
+                "verifier": {
+                    "kind": "composite",
+                    "parts": [{"verifier": {**QA, "read": "answer_tag"}}, {"verifier": QA}],
+                }
+            },
+            True,
+        ),
+    ],
+)
+def test_reading_after_the_reasoning_is_proposed_where_the_template_reasons(settings, proposed, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(Path(ratchet.__file__).parent / "models" / "tiny", model)
+    template = model / "chat_template.jinja"
+    thinking = "{% if enable_thinking is false %}<think></think>{% else %}<think>{% endif %}"
+    template.write_text(template.read_text() + thinking)
+    notes = notes_of(tmp_path, model=str(model), **settings)
+    assert ("Set verifier.read to after_reasoning" in notes) is proposed
+
+
+def test_it_is_not_proposed_where_the_template_does_not_reason(tmp_path):
+    assert "after_reasoning" not in notes_of(tmp_path, verifier=QA)
+
+
+def test_a_json_schema_that_cannot_be_used_is_refused(tmp_path):
+    verifier = {"kind": "structured_json", "schema": {"type": "strin"}}
+    assert "verifier.schema" in refusal(InvalidSetting, config_of(tmp_path, [row(1), row(2)], verifier=verifier))
+
+
+def test_a_composite_with_a_function_of_the_users_own_needs_that_function(tmp_path):
+    verifier = {"kind": "composite", "parts": [{"verifier": QA}, {"verifier": {"kind": "python"}}]}
+    assert "verifier=function" in refusal(Conflict, config_of(tmp_path, [row(1), row(2)], verifier=verifier))
 
 
 @pytest.mark.parametrize(
