@@ -14,13 +14,14 @@ import sympy
 from latex2sympy2_extended.logic import And
 from sympy.core.function import AppliedUndef
 
-from ratchet.verifiers.exact_number import same_number, without_blanks
+from ratchet.verifiers.exact_number import ExactNumber, same_number, without_blanks
 from ratchet.verifiers.math_expression import Expression
 
 _DIGITS = 60  # working precision of the numeric check
 _TOLERANCE = sympy.Rational(1, 10**45)  # of the larger side
 # Below and above 1, positive, so that roots and logarithms stay on their principal branch; unlikely to solve anything.
 _SAMPLES = (sympy.Rational(3_571, 9_931), sympy.Rational(13_457, 9_973))
+_INEQUALITIES = (sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)
 _MAX_POWER_DIGITS = 100_000  # 9^(9^9) has 370 million; sympy would begin to write them out
 _MAX_FACTORIAL = 10_000
 
@@ -37,14 +38,48 @@ def are_equal(gold: Expression, answer: Expression) -> bool:
         return _same_in_base(gold, answer)
     if gold.exact is not None and answer.exact is not None:
         return same_number(gold.exact, answer.exact)
-    if {gold.brackets, answer.brackets} == {"{", "("}:
-        return False
     if gold.form is None or answer.form is None:
+        return False
+    return _equal_forms(gold, answer)
+
+
+def _equal_forms(gold: Expression, answer: Expression) -> bool:
+    """Compare what sympy makes of two expressions, after what it forgets of how they are written."""
+    if {gold.brackets, answer.brackets} == {"{", "("} or _repeat_differently(gold, answer):
         return False
     if answer.brackets == "(" and not gold.brackets and isinstance(gold.form, sympy.FiniteSet):
         # A bare list stands for a point only in the point's order; math_verify looks at that only from this side.
         return _same_form(answer.form, gold.form)
+    if isinstance(gold.form, sympy.Interval) and _are_bounds(answer.form):
+        # math_verify takes an inequality for its interval only from this side, so that an answer cannot repeat the
+        # inequality it was to solve. Bounds of a variable by itself are a solution.
+        return _same_form(answer.form, gold.form)
     return _same_form(gold.form, answer.form)
+
+
+def _repeat_differently(gold: Expression, answer: Expression) -> bool:
+    """Tell whether two bare lists repeat entries differently, as 1, 2, 2 and 1, 2 do."""
+    are_lists = all(isinstance(one.form, sympy.FiniteSet) and not one.brackets for one in (gold, answer))
+    if not are_lists or gold.repeated == answer.repeated:
+        return False
+    entries = [*gold.repeated, *answer.repeated]
+    if all(isinstance(entry, ExactNumber) for entry in entries):
+        return True
+    return sorted(gold.repeated.values()) != sorted(answer.repeated.values())
+
+
+def _are_bounds(form: Any) -> bool:
+    """Tell whether a form bounds one variable that stands alone by numbers, as 1 < x < 2 and x > 1 do."""
+    links = form._unsorted_args if isinstance(form, And) else (form,)
+    symbols = set()
+    for link in links:
+        if not isinstance(link, _INEQUALITIES):
+            return False
+        symbol, bound = (link.lhs, link.rhs) if link.lhs.is_Symbol else (link.rhs, link.lhs)
+        if not symbol.is_Symbol or bound.free_symbols:
+            return False
+        symbols.add(symbol)
+    return len(symbols) == 1
 
 
 def _same_in_base(gold: Expression, answer: Expression) -> bool:

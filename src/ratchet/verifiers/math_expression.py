@@ -6,6 +6,7 @@ trigonometric function as degrees, and decimals as exact fractions. Imports symp
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -77,6 +78,7 @@ _BLANK_BETWEEN_DIGITS = re.compile(r"[0-9] +[0-9]")
 _TEXT_ONLY = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _WORDS = re.compile(r"(?=.*(?:[A-Za-z]{4}|\b(?:yes|no|odd|all|none)\b))[A-Za-z][A-Za-z ,.'-]*", re.IGNORECASE)
 _IN_BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?_\{?([0-9]{1,2})\}?")
+_BRACKET_OR_COMMA = re.compile(r"[()\[\]{}]|,(?![0-9]{3}(?![0-9]))")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 
 # Spellings of one unit. A unit that is not listed equals its own spelling only.
@@ -151,6 +153,15 @@ class Expression:
         return "(" if "," in latex and latex[0] in "([" and latex[-1] in ")]" else ""
 
     @cached_property
+    def repeated(self) -> Counter[Any]:
+        """How often each entry of a bare list is written, those that stand once left out; sympy's set forgets it.
+
+        A number is its value, anything else its spelling. Digits in groups of three are one number, not a list.
+        """
+        entries = Counter(_entry(piece) for piece in _between_commas(self.latex)) if not self.brackets else Counter()
+        return Counter({entry: count for entry, count in entries.items() if count > 1})
+
+    @cached_property
     def form(self) -> Any:
         """The sympy form, not evaluated, or None if the LaTeX cannot be parsed or only in part."""
         latex = join_thousands(self.latex)
@@ -176,6 +187,24 @@ class Expression:
     def is_readable(self) -> bool:
         """Whether this is anything that can be compared with something else."""
         return any(part is not None for part in (self.words, self.exact, self.in_base, self.form))
+
+
+def _between_commas(latex: str) -> list[str]:
+    """Return the entries of a list without brackets around it."""
+    pieces, start, depth = [], 0, 0
+    for found in _BRACKET_OR_COMMA.finditer(latex):
+        if found.group() == ",":
+            if depth == 0:
+                pieces.append(latex[start : found.start()])
+                start = found.end()
+        else:
+            depth += 1 if found.group() in "([{" else -1
+    return [*pieces, latex[start:]]
+
+
+def _entry(latex: str) -> Any:
+    exact = read_exact(latex)
+    return without_blanks(latex) if exact is None else exact
 
 
 @lru_cache(maxsize=512)
