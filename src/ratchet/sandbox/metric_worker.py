@@ -68,7 +68,7 @@ def main() -> None:
         code = _compiled(start["source"])
         score = _loaded(code).score
     except BaseException as error:
-        _reply(replies, {"loaded": False, "detail": _what_was_raised(error)})
+        _reply(replies, {"loaded": False, "detail": f"loading it raised {_what_was_raised(error)}"})
         return
     _compile_patterns(code)
     _settle()
