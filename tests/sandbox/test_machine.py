@@ -235,7 +235,7 @@ def test_monty_grades_simple_metrics_where_the_sandbox_does_not_work(monty):
     ("body", "failure"),
     [
         ("while True: pass", "time"),
-        ("x = []\n    while True: x.append('a' * 1000000)", "memory"),
+        ("return len('a' * 1_000_000_000)", "memory"),
         ("raise ValueError(answer)", "execution"),
         ("return True", "result"),
         ("return 1.5", "result"),

@@ -37,17 +37,15 @@ class MontyPool:
         self._is_closed = False
 
     def check(self) -> None:
-        """Load the metric.
+        """Load the metric. What it takes can only be seen by calling it: that is left to the trial.
 
         Raises:
-            MetricRefused: it does not load in this interpreter, or has no function of two arguments.
+            MetricRefused: it does not load in this interpreter, or has no score.
         """
         self._metric.check_length()
-        found = self._in_session("callable(score)", {})
+        found = self._in_session("score", {})
         if isinstance(found, Score):
             raise self._metric.refused(f"pydantic-monty cannot load it: {found.detail or found.failure}")
-        if found is not True:
-            raise self._metric.refused("its score is not a function of (answer, reference)")
 
     def score_many(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """Grade (answer, reference) pairs one after the other, each in a fresh session; return their scores."""

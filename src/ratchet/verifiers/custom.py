@@ -64,7 +64,10 @@ class Custom:
                 found = probe()
                 raise SandboxUnavailable(found.reason, f"{found.remedy} pydantic-monty cannot stand in: {refused}.")
             raise MetricRefused(f"{self._title} is refused: {refused}.")
-        return f"{self._title} grades by {self._pool.engine}; the reference of row {prompt.id} scores {score.value:g}."
+        return (
+            f"{self._title} grades by {self._pool.engine}; the reference of row {prompt.id} scores {score.value:g} "
+            "as its own answer."
+        )
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Grade the part of the answer that is read.
