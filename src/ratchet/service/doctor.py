@@ -75,7 +75,7 @@ def examine() -> MachineReport:
         disk_free_bytes=shutil.disk_usage(_existing(home)).free,
         sandbox=found,
         sandbox_python=_sandbox_python(),
-        metric_environment=_metric_environment(),
+        metric_environment=metric_environment(),
         extras=_extras(),
     )
 
@@ -105,7 +105,8 @@ def _sandbox_python() -> str | None:
         return None
 
 
-def _metric_environment() -> MetricEnvironment:
+def metric_environment() -> MetricEnvironment:
+    """Look at the folder of packages for metrics."""
     try:
         folder = metric_packages()
     except SandboxUnavailable as error:
