@@ -1,0 +1,18 @@
+"""The database: which versions of datasets and metrics there are. Rows of a dataset are files, not here.
+
+Importing this package loads SQLAlchemy; services import it when they need it.
+"""
+
+from ratchet.store.database import Database, database_url
+from ratchet.store.datasets import DatasetContent, DatasetStore, StoredDataset
+from ratchet.store.metrics import MetricStore, StoredMetric
+
+__all__ = [
+    "Database",
+    "DatasetContent",
+    "DatasetStore",
+    "MetricStore",
+    "StoredDataset",
+    "StoredMetric",
+    "database_url",
+]
