@@ -256,7 +256,7 @@ def _place_in(key: str, location: tuple[Any, ...]) -> str:
     indices = [position for position, part in enumerate(rest) if isinstance(part, int)]
     if indices:
         return f", entry {rest[indices[0]] + 1}" + "".join(f", {part}" for part in rest[indices[0] + 1 :])
-    inside_mapping = key.endswith("template_options") and rest
+    inside_mapping = key.endswith(("template_options", "task_config")) and rest
     return f", {rest[0]}" if inside_mapping else ""
 
 

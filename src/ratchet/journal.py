@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PATH_SHOWN = 200
 _OUT_ADVICE = "Choose another --out."
+_DISK_ADVICE = (
+    "Free some space, or give another folder with --out; a run that stopped here goes on with ratchet resume."
+)
 _HOME_ADVICE = "It is where Ratchet keeps its list of runs: set RATCHET_HOME to a folder that can be written to."
 # What an event of each kind must hold for those who read it.
 _EVENT_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -66,17 +69,14 @@ def models_home() -> Path:
 
 
 @contextmanager
-def disk_full_as_error(path: Path) -> Iterator[None]:
+def disk_full_as_error(path: Path, advice: str = _DISK_ADVICE) -> Iterator[None]:
     """Turn "no space left" inside the block into DiskFull, which names the place."""
     try:
         yield
     except OSError as error:
         if error.errno not in _FULL_DISK:
             raise
-        raise DiskFull(
-            f"The disk that holds {path} is full. Free some space, or give another folder with --out; "
-            "a run that stopped here goes on with ratchet resume."
-        ) from error
+        raise DiskFull(f"The disk that holds {path} is full. {advice}") from error
 
 
 def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:

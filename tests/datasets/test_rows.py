@@ -202,7 +202,7 @@ def hub(monkeypatch, **splits):
     """Put a stand-in for the Hugging Face library in place; returns what it was asked for."""
     asked = []
 
-    def load_dataset(path, config):
+    def load_dataset(path, config, revision):
         asked.append((path, config))
         return {name: Split(rows) for name, rows in splits.items()}
 
@@ -242,7 +242,7 @@ def test_a_hub_dataset_of_images_is_refused_before_a_row_is_read(monkeypatch):
 
 
 def test_an_unreachable_hub_says_what_to_do(monkeypatch):
-    def load_dataset(*_):
+    def load_dataset(*_, **__):
         raise ConnectionError(SECRET)
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))

@@ -22,6 +22,7 @@ COMMANDS = {
     "train": ("train", "Train with the settings of a YAML file and of flags."),
     "resume": ("train", "Go on with a run that was killed or stopped."),
     "runs": ("runs", "List runs, show one, read its samples."),
+    "data": ("data", "Add datasets, list them, look at their rows, check them."),
     "grade": ("grade", "Grade the answers of a JSONL file with a verifier."),
     "doctor": ("doctor", "Show what this machine can do."),
 }

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ratchet.records import RoundRecord, RunResult
 from ratchet.service import RunSummary
+from ratchet.service.datasets import DatasetDetails
 
 _BARS = "▁▂▃▄▅▆▇█"
 _PROMPT_CHARACTERS, _ANSWER_CHARACTERS = 1000, 600
@@ -128,6 +129,36 @@ def print_summary(console: Console, summary: RunSummary) -> None:
         console.print(escape(str(summary.ended["message"])))
     elif summary.status == "interrupted":
         console.print(f"The run was cut short. Go on with it: ratchet resume {summary.run}")
+
+
+def print_dataset(console: Console, details: DatasetDetails) -> None:
+    """Print what is known of a version of a dataset, and some of its rows."""
+    summary = details.summary
+    console.print(f"[bold]{summary.name}@{summary.version}[/bold]  {summary.format}")
+    console.print(f"Content  {summary.content_hash}")
+    console.print(f"Created  {summary.created_at:%Y-%m-%d %H:%M} UTC")
+    console.print(f"From     {escape(summary.origin)}")
+    columns = ", ".join(f"{ours} = {theirs}" for ours, theirs in summary.column_map.items())
+    console.print(f"Columns  {escape(columns)}")
+    console.print("Splits   " + ("as given" if summary.seed is None else f"drawn by seed {summary.seed}"))
+    for note in summary.notes:
+        console.print(f"Note     {escape(note)}")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in ("characters", "rows", "of prompts: median", "longest", "of ground truths: median", "longest"):
+        table.add_column(column, justify="left" if column == "characters" else "right", no_wrap=True)
+    for split, record in details.splits.items():
+        lengths = (record.prompt.median, record.prompt.longest, record.ground_truth.median, record.ground_truth.longest)
+        table.add_row(split, f"{record.rows:,}", *(f"{length:,}" for length in lengths))
+    console.print(table)
+    for split, rows in details.preview.items():
+        for row in rows:
+            console.print(f"[bold]{split}, row {row['row']}[/bold]")
+            for message in row["prompt"]:
+                console.print(f"  {message['role']:<9}  {_shown(message['content'], _PROMPT_CHARACTERS, False)}")
+            for name in ("ground_truth", "rejected"):
+                if name in row:
+                    label = "reference" if name == "ground_truth" else name
+                    console.print(f"  {label:<9}  {_shown(row[name], _ANSWER_CHARACTERS, False)}")
 
 
 def _shown(text: str, limit: int, whole: bool) -> str:

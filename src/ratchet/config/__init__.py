@@ -9,7 +9,15 @@ are read. Reading text (YAML, flags) is in ``config_text.py``.
 """
 
 from ratchet.config.base import Settings, setting, walk_settings
-from ratchet.config.data import BoxedData, Data, DeepMathData, Gsm8kData, MathPairsData
+from ratchet.config.data import (
+    BoxedData,
+    Data,
+    DatasetData,
+    DeepMathData,
+    Gsm8kData,
+    MathPairsData,
+    ReasoningGymData,
+)
 from ratchet.config.machine import LimitSettings, LoraSettings, OptimizerSettings, Quantization, SamplerSettings
 from ratchet.config.prompt import PromptSettings, WorkedExample
 from ratchet.config.reward import FormatKind, RewardSettings
@@ -29,6 +37,7 @@ from ratchet.config.verifier import (
     PythonVerifier,
     QaVerifier,
     Read,
+    ReasoningGymVerifier,
     StructuredJsonVerifier,
     ToolCallVerifier,
     VerifierSettings,
@@ -43,6 +52,7 @@ __all__ = [
     "CompositeVerifier",
     "CustomVerifier",
     "Data",
+    "DatasetData",
     "DeepMathData",
     "FinalNumberVerifier",
     "FormatKind",
@@ -61,6 +71,8 @@ __all__ = [
     "QaVerifier",
     "Quantization",
     "Read",
+    "ReasoningGymData",
+    "ReasoningGymVerifier",
     "RewardSettings",
     "RlSettings",
     "RunConfig",

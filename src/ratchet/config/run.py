@@ -16,8 +16,10 @@ from ratchet.config.verifier import (
     MathPairsVerifier,
     MathVerifier,
     Read,
+    ReasoningGymVerifier,
     VerifierSettings,
 )
+from ratchet.errors import InvalidSetting
 
 # Which verifier a source brings along, and which bonus goes with a verifier.
 _SOURCE_VERIFIERS: dict[str, VerifierSettings] = {
@@ -25,6 +27,7 @@ _SOURCE_VERIFIERS: dict[str, VerifierSettings] = {
     "gsm8k": FinalNumberVerifier(),
     "boxed": MathVerifier(),
     "deepmath": MathVerifier(),
+    "reasoning_gym": ReasoningGymVerifier(),
 }
 _VERIFIER_BONUS: dict[str, FormatKind] = {
     "math_pairs": "tags",
@@ -39,6 +42,7 @@ _VERIFIER_BONUS: dict[str, FormatKind] = {
     "custom": "off",
     "code": "off",
     "python": "off",
+    "reasoning_gym": "off",
 }
 
 
@@ -61,7 +65,9 @@ class RunConfig(Settings):
     data: Data = MathPairsData()
     prompt: PromptSettings = PromptSettings()
     verifier: VerifierSettings | None = Field(
-        None, title="Verifier", description="How an answer is checked. Left out: the source's own verifier."
+        None,
+        title="Verifier",
+        description="How an answer is checked. Left out: the source's own verifier; a dataset of your own has none.",
     )
     reward: RewardSettings = RewardSettings()
     rl: RlSettings = RlSettings()
@@ -103,12 +109,11 @@ class RunConfig(Settings):
 
         ``prompt.system_prompt``, the memory budgets and the batch size are left to whoever knows the source, the
         device and the number of prompts.
+
+        Raises:
+            InvalidSetting: no verifier is named, and the source brings none.
         """
-        verifier = _resolved_verifier(
-            self.verifier or _SOURCE_VERIFIERS[self.data.source],
-            read="whole",
-            require_boxed=self.data.source == "boxed",
-        )
+        verifier = _resolved_verifier(self._verifier(), read="whole", require_boxed=self.data.source == "boxed")
         bonus = self.reward.format_bonus
         if bonus is None:
             bonus = _VERIFIER_BONUS[verifier.kind]
@@ -122,6 +127,18 @@ class RunConfig(Settings):
         )
         reward = self.reward.model_copy(update={"format_bonus": bonus})
         return self.model_copy(update={"verifier": verifier, "reward": reward, "rl": rl})
+
+    def _verifier(self) -> VerifierSettings:
+        """Return the verifier that was named, or the one that the source brings."""
+        verifier = self.verifier or _SOURCE_VERIFIERS.get(self.data.source)
+        if verifier is None:
+            kinds = sorted(_VERIFIER_BONUS.keys() - {"python", "reasoning_gym"})
+            raise InvalidSetting(
+                f"Data source {self.data.source} brings no verifier of its own. Say in verifier.kind how an answer is "
+                f"checked: {', '.join(kinds)}; or give a Python function to ratchet.train.",
+                field="verifier.kind",
+            )
+        return verifier
 
 
 def _resolved_verifier(verifier: VerifierSettings, *, read: Read, require_boxed: bool) -> VerifierSettings:

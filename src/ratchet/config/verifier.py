@@ -15,8 +15,8 @@ ToolCallMetric = Literal["call_match", "name_match", "call_valid"]
 _KIND_LABEL = "Verifier"
 _KIND_HELP = (
     "How an answer is checked: math_pairs, final_number, math, numeric, qa, classification, structured_json, "
-    "tool_call, code, composite (several of them), custom for a metric of your own that runs in the sandbox, or python "
-    "for a function of your own that runs in this process."
+    "tool_call, code, composite (several of them), reasoning_gym for tasks of that source, custom for a metric of your "
+    "own that runs in the sandbox, or python for a function of your own that runs in this process."
 )
 _METRIC_LABEL = "Metric"
 _METRIC_HELP = (
@@ -234,6 +234,12 @@ class CustomVerifier(_Reading):
         return f"Metric {self.metric}" + ("" if self.version is None else f" version {self.version}")
 
 
+class ReasoningGymVerifier(_Reading):
+    """The task's own scorer, for prompts of the source reasoning_gym."""
+
+    kind: Literal["reasoning_gym"] = setting("reasoning_gym", label=_KIND_LABEL, help=_KIND_HELP)
+
+
 _Plain = (
     MathPairsVerifier
     | FinalNumberVerifier
@@ -245,6 +251,7 @@ _Plain = (
     | ToolCallVerifier
     | CodeVerifier
     | CustomVerifier
+    | ReasoningGymVerifier
     | PythonVerifier
 )
 PlainVerifierSettings = Annotated[_Plain, Field(discriminator="kind")]

@@ -1,17 +1,20 @@
 """What a row's columns must hold: text, messages and a ground truth. Everything else is a ``BadRow``."""
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from ratchet.datasets.rows import BadRow
+from ratchet.datasets.readers import BadRow
 from ratchet.records import Message
 
 # Kept for verifiers that read them; all other columns are dropped.
 EXTRA_COLUMNS = ("id", "difficulty", "tests", "schema", "tools")
+IMAGE_COLUMNS = ("image", "images")
 MOST_GROUND_TRUTH_CHARACTERS = 32_000
 
-_IMAGE_COLUMNS = ("image", "images")
+# Columns that hold lists and objects, which a CSV file can only give as JSON text. Tests may be text of their own.
+_STRUCTURED = ("tools", "schema", "tests")
 _ROLES = ("system", "user", "assistant")
 
 
@@ -44,25 +47,76 @@ def ground_truth(row: Mapping[str, Any], column: str) -> str:
 
 def messages(row: Mapping[str, Any], column: str) -> tuple[Message, ...]:
     """Return a conversation that ends with a user turn; plain text is a single user turn."""
-    for image in _IMAGE_COLUMNS:
-        if row.get(image):
-            raise BadRow("it holds an image, and only text can be trained on")
+    refuse_images(row)
     value = _present(row, column)
     if isinstance(value, str):
         return ({"role": "user", "content": _checked(value, f"the column {column}")},)
     if not isinstance(value, list):
         raise BadRow(f"the column {column} is neither text nor a list of messages")
+    return conversation(value, column)
+
+
+def exchange(row: Mapping[str, Any], column: str) -> tuple[tuple[Message, ...], str]:
+    """Return a conversation that ends with an assistant turn as what comes before that turn, and its text."""
+    refuse_images(row)
+    value = _present(row, column)
+    if isinstance(value, str):
+        value = from_json(value, column)
+    if not isinstance(value, list):
+        raise BadRow(f"the column {column} is not a list of messages")
+    if not value or not isinstance(value[-1], Mapping) or value[-1].get("role") != "assistant":
+        raise BadRow(f"the column {column} does not end with an assistant message")
+    return conversation(value[:-1], column, "before its last message"), _message(value[-1])["content"]
+
+
+def reply(row: Mapping[str, Any], column: str, prompt: tuple[Message, ...]) -> str:
+    """Return an assistant's text: plain, or the last message of a list that holds nothing but the prompt before it."""
+    value = _present(row, column)
+    if isinstance(value, str):
+        return _checked(value, f"the column {column}")
+    if not isinstance(value, list):
+        raise BadRow(f"the column {column} is neither text nor a list of messages")
+    turns = tuple(turn for turn in map(_message, value) if turn["content"])
+    if not turns or turns[-1]["role"] != "assistant":
+        raise BadRow(f"the column {column} does not end with an assistant message")
+    if len(turns) > 1 and turns[:-1] != prompt:
+        raise BadRow(f"the column {column} does not begin with the prompt")
+    return turns[-1]["content"]
+
+
+def refuse_images(row: Mapping[str, Any]) -> None:
+    """Refuse a row with an image beside its text."""
+    for image in IMAGE_COLUMNS:
+        if row.get(image):
+            raise BadRow("it holds an image, and only text can be trained on")
+
+
+def conversation(value: list[Any], column: str, where: str = "") -> tuple[Message, ...]:
+    """Return messages that end with a user turn; an empty system message is left out."""
     turns = tuple(turn for turn in map(_message, value) if turn["content"])
     if not turns or turns[-1]["role"] != "user":
-        raise BadRow(f"the column {column} does not end with a user message")
+        raise BadRow(f"the column {column} does not end with a user message {where}".rstrip())
     if any(turn["role"] == "system" for turn in turns[1:]):
         raise BadRow("a system message is not the first message")
     return turns
 
 
 def extras(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the optional columns that the row has."""
-    return {column: row[column] for column in EXTRA_COLUMNS if row.get(column) is not None}
+    """Return the optional columns that the row has; a tool or schema that is JSON text is read."""
+    found = {column: row[column] for column in EXTRA_COLUMNS if row.get(column) is not None}
+    for column in _STRUCTURED:
+        value = found.get(column)
+        if isinstance(value, str) and (column != "tests" or value.lstrip()[:1] in ("[", "{")):
+            found[column] = from_json(value, column)
+    return found
+
+
+def from_json(text: str, column: str) -> Any:
+    """Return what a column's text holds as JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadRow(f"the column {column} is text that is not valid JSON") from None
 
 
 def _message(value: object) -> Message:

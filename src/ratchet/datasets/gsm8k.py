@@ -12,7 +12,7 @@ from ratchet.config import FormatKind, Gsm8kData, WorkedExample
 from ratchet.datasets import columns
 from ratchet.datasets.answer_form import in_form, tags_request
 from ratchet.datasets.dataset import Dataset
-from ratchet.datasets.rows import BadRow
+from ratchet.datasets.readers import BadRow
 from ratchet.datasets.splits import read_splits
 from ratchet.records import Prompt
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ratchet.config import Data, FormatKind
-from ratchet.datasets import gsm8k, math_pairs, math_rows
+from ratchet.datasets import gsm8k, gym, math_pairs, math_rows, stored
 from ratchet.datasets.dataset import Dataset
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
@@ -11,6 +11,8 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
     "gsm8k": gsm8k.load,
     "boxed": math_rows.load,
     "deepmath": math_rows.load,
+    "dataset": stored.load,
+    "reasoning_gym": gym.load,
 }
 
 

@@ -1,23 +1,27 @@
-"""Rows into a train and a validation split: duplicates, shares, and the rows and sample that the user asked for.
+"""Rows into splits: duplicates, shares, and the rows and sample that the user asked for.
 
-Every choice is made by the data seed, and both splits keep the order of the file.
+Every choice is made by the data seed, and all splits keep the order of the file. Sources that are read for one run are
+split in two; what is imported as a version of a dataset gets a test split too, by the same rule.
 """
 
+import hashlib
 import random
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ratchet.config import BoxedData, DeepMathData, Gsm8kData
-from ratchet.datasets.rows import open_tables, prompts
+from ratchet.config import BoxedData, DatasetData, DeepMathData, Gsm8kData
+from ratchet.datasets.rows import converted
+from ratchet.datasets.tables import Wanted, open_tables
 from ratchet.errors import IncompatibleData
-from ratchet.records import Prompt
+from ratchet.records import Message, Prompt
 
-RowsData = Gsm8kData | BoxedData | DeepMathData
+PathData = Gsm8kData | BoxedData | DeepMathData
+RowsData = PathData | DatasetData
 
-# Of the rows of a source without a validation split, a tenth and at most so many are set aside.
-VALIDATION_DIVISOR = 10
-MOST_VALIDATION_ROWS = 1_000
+# A split that a source lacks gets a tenth of its rows, and at most so many.
+SHARE_DIVISOR = 10
+MOST_ROWS_SET_ASIDE = 1_000
 
 
 class Splits(NamedTuple):
@@ -28,15 +32,73 @@ class Splits(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_splits(data: RowsData, validation_prompts: int, convert: Callable[[int, Mapping[str, Any]], Prompt]) -> Splits:
+class Repeats:
+    """Tells repeated prompts from first ones, remembering of each prompt no more than two short hashes."""
+
+    def __init__(self) -> None:
+        self._truths: dict[bytes, int] = {}
+        self._repeats = 0
+        self._contradictions = 0
+
+    def is_first(self, messages: Sequence[Message], ground_truth: str) -> bool:
+        """Tell whether no earlier prompt was the same but for case and spacing."""
+        before, truth = len(self._truths), hash(ground_truth)
+        earlier = self._truths.setdefault(key(messages), truth)
+        is_first = len(self._truths) > before
+        self._repeats += not is_first
+        self._contradictions += earlier != truth
+        return is_first
+
+    def notes(self) -> list[str]:
+        """Say how many repeats were left out, if any."""
+        if not self._repeats:
+            return []
+        note = f"{_rows(self._repeats)} left out because an earlier row has the same prompt"
+        if self._contradictions:
+            note += f", {self._contradictions:,} of them with another ground truth"
+        return [f"{note}."]
+
+
+def key(messages: Sequence[Message]) -> bytes:
+    """Return what duplicates have in common: a hash of the messages but for case and spacing."""
+    digest = hashlib.blake2b(digest_size=16)
+    for message in messages:
+        text = unicodedata.normalize("NFC", f"{message['role']} {message['content']}").casefold()
+        digest.update(" ".join(text.split()).encode() + b"\0")
+    return digest.digest()
+
+
+def set_aside(count: int, seed: int, splits: Sequence[str]) -> dict[str, set[int]]:
+    """Draw the places of the rows that each of ``splits`` gets; all others stay in train.
+
+    Each gets a tenth of the rows, at least one and at most 1,000, as long as one row is left to train on.
+
+    Args:
+        count: How many rows there are, all different.
+        seed: The data seed.
+        splits: Such as ("validation", "test").
+    """
+    size = min(max(1, count // SHARE_DIVISOR), MOST_ROWS_SET_ASIDE)
+    drawn: dict[str, set[int]] = {}
+    left = list(range(count))
+    for split in splits:
+        chosen = set(random.Random(f"{split} split {seed}").sample(left, size if len(left) > size else 0))
+        left = [place for place in left if place not in chosen]
+        drawn[split] = chosen
+    return drawn
+
+
+def read_splits(data: PathData, validation_prompts: int, convert: Callable[[int, Mapping[str, Any]], Prompt]) -> Splits:
     """Read the source's rows, turn each into a prompt with ``convert``, and split them.
 
     Raises:
         IncompatibleData: the data is not there, has rows that cannot be used, or nothing is left to train on.
     """
-    tables = open_tables(data.path)
-    train = prompts(tables.train, convert)
-    given = None if tables.validation is None else prompts(tables.validation, convert)
+    tables = open_tables(data.path, Wanted(revision=data.revision))
+    if tables.train is None:
+        raise IncompatibleData(f"{data.path} has no split named train: it holds no train.jsonl or the like.")
+    train = list(converted(tables.train, convert))
+    given = None if tables.validation is None else list(converted(tables.validation, convert))
     return split(train, given, data, validation_prompts)
 
 
@@ -53,54 +115,40 @@ def split(rows: list[Prompt], given: list[Prompt] | None, data: RowsData, valida
         IncompatibleData: nothing is left to train on.
     """
     notes: list[str] = []
-    train = _without_repeats(rows, notes)
+    train = without_repeats(rows, notes)
     if given is None:
-        train, validation = _set_aside(train, data.seed)
+        chosen = set_aside(len(train), data.seed, ("validation",))["validation"]
+        validation = [prompt for place, prompt in enumerate(train) if place in chosen]
+        train = [prompt for place, prompt in enumerate(train) if place not in chosen]
     else:
-        train, validation = _without_leaks(train, given, notes), given
-    if not train:
+        train, validation = without_leaks(train, given, notes), given
+    if not train or not validation:
         raise IncompatibleData(
             f"Of {_rows(len(rows))} none is left to train on: at least two different prompts are needed, one of them "
             "for validation, and prompts of the validation split are not trained on."
         )
     return Splits(
         train=tuple(_picked(train, data, notes)),
-        validation=tuple(_validation_sample(validation, validation_prompts, data.seed, notes)),
+        validation=tuple(validation_sample(validation, validation_prompts, data.seed, notes)),
         notes=tuple(notes),
     )
 
 
-def _key(prompt: Prompt) -> tuple[str, ...]:
-    """Return what duplicates have in common: the messages but for case and spacing."""
-    texts = (f"{message['role']} {message['content']}" for message in prompt.messages)
-    return tuple(" ".join(unicodedata.normalize("NFC", text).casefold().split()) for text in texts)
-
-
-def _without_repeats(rows: list[Prompt], notes: list[str]) -> list[Prompt]:
-    first: dict[tuple[str, ...], Prompt] = {}
-    contradictions = 0
-    for prompt in rows:
-        contradictions += first.setdefault(_key(prompt), prompt).ground_truth != prompt.ground_truth
-    if repeats := len(rows) - len(first):
-        note = f"{_rows(repeats)} left out because an earlier row has the same prompt"
-        if contradictions:
-            note += f", {contradictions:,} of them with another ground truth"
-        notes.append(f"{note}.")
-    return list(first.values())
-
-
-def _without_leaks(train: list[Prompt], validation: list[Prompt], notes: list[str]) -> list[Prompt]:
-    keys = {_key(prompt) for prompt in validation}
-    kept = [prompt for prompt in train if _key(prompt) not in keys]
+def without_leaks(train: list[Prompt], validation: Sequence[Prompt], notes: list[str]) -> list[Prompt]:
+    """Return the training prompts that are not among the validation prompts, and note how many are."""
+    keys = {key(prompt.messages) for prompt in validation}
+    kept = [prompt for prompt in train if key(prompt.messages) not in keys]
     if leaks := len(train) - len(kept):
         notes.append(f"{_rows(leaks)} left out of training because the validation split has the same prompt.")
     return kept
 
 
-def _set_aside(rows: list[Prompt], seed: int) -> tuple[list[Prompt], list[Prompt]]:
-    count = min(max(1, len(rows) // VALIDATION_DIVISOR), MOST_VALIDATION_ROWS)
-    chosen = {prompt.id for prompt in _sample(rows, count, f"validation split {seed}")}
-    return [one for one in rows if one.id not in chosen], [one for one in rows if one.id in chosen]
+def without_repeats(rows: Sequence[Prompt], notes: list[str]) -> list[Prompt]:
+    """Return the first prompt of those that are the same, and note how many repeats there are."""
+    repeats = Repeats()
+    kept = [prompt for prompt in rows if repeats.is_first(prompt.messages, prompt.ground_truth)]
+    notes += repeats.notes()
+    return kept
 
 
 def _picked(train: list[Prompt], data: RowsData, notes: list[str]) -> Sequence[Prompt]:
@@ -111,13 +159,14 @@ def _picked(train: list[Prompt], data: RowsData, notes: list[str]) -> Sequence[P
     return train[: data.rows] if data.pick == "first" else _sample(train, data.rows, f"rows {data.seed}")
 
 
-def _validation_sample(validation: list[Prompt], count: int, seed: int, notes: list[str]) -> Sequence[Prompt]:
+def validation_sample(validation: Sequence[Prompt], count: int, seed: int, notes: list[str]) -> Sequence[Prompt]:
+    """Return the fixed validation sample."""
     if count > len(validation):
         notes.append(f"Validation sample is {count:,}, but only {_rows(len(validation))} exist for it: all are used.")
     return _sample(validation, count, f"validation sample {seed}")
 
 
-def _sample(rows: list[Prompt], count: int, stream: str) -> list[Prompt]:
+def _sample(rows: Sequence[Prompt], count: int, stream: str) -> list[Prompt]:
     """Return at most ``count`` rows drawn at random, in the order in which they stand."""
     places = random.Random(stream).sample(range(len(rows)), min(count, len(rows)))
     return [rows[place] for place in sorted(places)]

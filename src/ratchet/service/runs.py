@@ -59,6 +59,9 @@ def create_and_train(
     place, advice = out or ratchet_home(), "Choose another --out." if out else "Set RATCHET_HOME to another folder."
     with unusable_as_error(place, advice):
         check_room(_existing_parent(place, advice), _LEAST_ROOM_BYTES)
+    from ratchet.service.datasets import with_version
+
+    config = with_version(config)
     from ratchet import worker
     from ratchet.engine.prepare import prepare
 

@@ -48,7 +48,9 @@ def database_url() -> URL:
         url = sa.make_url(given)
     except ArgumentError as error:
         # The text is not shown: it may hold a password.
-        raise InvalidSetting(f"{URL_VARIABLE} is not a database URL. Write it like sqlite:////path/ratchet.db.") from error
+        raise InvalidSetting(
+            f"{URL_VARIABLE} is not a database URL. Write it like sqlite:////path/ratchet.db."
+        ) from error
     if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
         raise InvalidSetting(
             f"{URL_VARIABLE} names a {url.get_backend_name()} database; so far it must be a SQLite file such as "
@@ -68,7 +70,7 @@ class Database:
         self._url = url or database_url()
         self.name = self._url.render_as_string(hide_password=True)
         file = Path(self._url.database or "")
-        with unusable_as_error(file.parent, _HOME_ADVICE), disk_full_as_error(file):
+        with unusable_as_error(file.parent, _HOME_ADVICE), disk_full_as_error(file, _HOME_ADVICE):
             file.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._engine = _engine(self._url)

@@ -97,7 +97,7 @@ class DatasetStore:
         raise NotFound(f"Dataset {name} has no version {version}: it has 1 to {found[-1].version}.")
 
 
-def _versions(name: str | None = None) -> sa.Select[tuple[DatasetVersion]]:
+def _versions(name: str | None = None) -> sa.Select[DatasetVersion]:
     query = sa.select(DatasetVersion).join(DatasetVersion.dataset).options(joinedload(DatasetVersion.dataset))
     return query if name is None else query.where(Dataset.name == name)
 

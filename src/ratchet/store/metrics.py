@@ -111,7 +111,7 @@ class MetricStore:
         return self.get(name, chosen.version)
 
 
-def _versions(name: str | None = None) -> sa.Select[tuple[MetricVersion]]:
+def _versions(name: str | None = None) -> sa.Select[MetricVersion]:
     query = sa.select(MetricVersion).join(MetricVersion.metric).options(joinedload(MetricVersion.metric))
     return query if name is None else query.where(Metric.name == name)
 

@@ -17,6 +17,7 @@ from ratchet.config import (
     NumericVerifier,
     PythonVerifier,
     QaVerifier,
+    ReasoningGymVerifier,
     StructuredJsonVerifier,
     ToolCallVerifier,
     VerifierSettings,
@@ -35,6 +36,7 @@ from ratchet.verifiers.metrics import METRICS
 from ratchet.verifiers.numeric import Numeric
 from ratchet.verifiers.python_function import PythonFunction, identity
 from ratchet.verifiers.qa import Qa
+from ratchet.verifiers.reasoning_gym import ReasoningGym
 from ratchet.verifiers.reward import Shaping, length_factor
 
 __all__ = [
@@ -94,6 +96,8 @@ def _made(settings: VerifierSettings, prefer_answer_tag: bool, function: Callabl
             return FinalNumber(settings)
         case MathVerifier():
             return Math(settings, prefer_answer_tag=prefer_answer_tag)
+        case ReasoningGymVerifier():
+            return ReasoningGym(settings)
         case CodeVerifier():
             return Code(settings)
         case CustomVerifier():

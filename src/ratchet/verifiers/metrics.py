@@ -31,6 +31,7 @@ METRICS: dict[str, dict[str, str]] = {
         "tests_passed": "Share of the row's tests that the program passes.",
         "all_passed": "The program passes every test of the row.",
     },
+    "reasoning_gym": {"score": "What the task's own scorer gives."},
     "custom": {"score": "What your metric returns."},
     "composite": {"correctness": "What the part that counts as correctness finds; all parts are reported beside it."},
     "python": {"score": "What your function returns."},

@@ -1,0 +1,157 @@
+"""Rows of any layout in the one form that versions of datasets are stored in, and prompts made of that form.
+
+A stored row is ``{row, prompt, ground_truth}``, with ``rejected`` for preference pairs and with the optional columns it
+had: ``row`` is its number in the source, ``prompt`` a list of messages that ends with a user turn, ``ground_truth`` a
+text. For demonstrations that is the last assistant message, for preference pairs the chosen answer.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from ratchet.datasets import columns
+from ratchet.datasets.readers import BadRow
+from ratchet.errors import IncompatibleData, InvalidSetting
+from ratchet.records import Prompt
+
+Format = Literal["prompt", "messages", "preference"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+# What a column may be mapped to, and what a ground truth may be called without any mapping.
+TARGETS = ("prompt", "ground_truth", "messages", "chosen", "rejected", *columns.EXTRA_COLUMNS)
+_TRUTHS = ("ground_truth", "answer", "solution")
+_NEEDED: dict[Format, tuple[str, ...]] = {
+    "preference": ("prompt", "chosen", "rejected"),
+    "prompt": ("prompt", "ground_truth"),
+    "messages": ("messages",),
+}
+_PLAIN_NAME = re.compile(r"[A-Za-z_][\w.-]{0,39}")  # anything else in a first row may be a question, not a name
+_MOST_NAMES_SHOWN = 30
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a source's rows are read: the format, and for each of our columns what the source calls it."""
+
+    format: Format
+    columns: Mapping[str, str]
+
+
+def layout_of(row: Mapping[str, Any], mapped: Mapping[str, str], name: str) -> Layout:
+    """Find out from a table's first row how its rows are read.
+
+    Args:
+        row: The first row.
+        mapped: Our column -> the source's, as the user gave it.
+        name: What messages call the table.
+
+    Raises:
+        InvalidSetting: something is mapped to what is no column of ours.
+        IncompatibleData: the row has not the columns of any format.
+    """
+    for target, column in mapped.items():
+        if target not in TARGETS:
+            raise InvalidSetting(f"Columns can be mapped to {', '.join(TARGETS)}, not to {target}.")
+        if _value(row, column) is None:
+            raise IncompatibleData(f"{name} has no column {column}, which {target} was mapped to. {_names(row)}")
+    found = {target: mapped.get(target, target) for target in TARGETS}
+    if "ground_truth" not in mapped:
+        found["ground_truth"] = next((name for name in _TRUTHS if _value(row, name) is not None), "ground_truth")
+    for kind, needed in _NEEDED.items():
+        if all(_value(row, found[target]) is not None for target in needed):
+            kept = (*needed, *(extra for extra in columns.EXTRA_COLUMNS if extra in mapped))
+            return Layout(kind, {target: found[target] for target in kept})
+    raise IncompatibleData(
+        f"{name} begins with a row that has neither messages, nor prompt and ground_truth (or answer, solution), nor "
+        f"prompt, chosen and rejected. {_names(row)} Say which is which, such as --map prompt=question."
+    )
+
+
+def canonical(layout: Layout, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row in the stored form.
+
+    Raises:
+        BadRow: it cannot be used.
+    """
+    named = {target: layout.columns.get(target, target) for target in (*columns.EXTRA_COLUMNS, *layout.columns)}
+    own = {target: value for target, name in named.items() if (value := _value(row, name)) is not None}
+    own |= {image: row[image] for image in columns.IMAGE_COLUMNS if row.get(image)}
+    try:
+        stored: dict[str, Any] = {"row": number, **_exchange(layout.format, own), **columns.extras(own)}
+    except BadRow as bad:
+        raise BadRow(_in_source_words(str(bad), layout)) from None
+    return stored
+
+
+def line_of(stored: Mapping[str, Any]) -> bytes:
+    """Return a stored row as the one line that it is written as, whatever order its keys came in.
+
+    Raises:
+        BadRow: an optional column holds what JSON has not.
+    """
+    try:
+        text = json.dumps(stored, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return text.encode() + b"\n"
+    except (TypeError, ValueError, RecursionError):
+        extras = ", ".join(name for name in columns.EXTRA_COLUMNS if name in stored)
+        raise BadRow(f"what is in {extras} cannot be written as JSON (text, numbers, lists, objects)") from None
+
+
+def prompt_of(stored: Mapping[str, Any]) -> Prompt:
+    """Return the prompt that a stored row is; preference pairs are asked for what was chosen."""
+    return Prompt(
+        id=stored["row"],
+        messages=tuple(stored["prompt"]),
+        ground_truth=stored["ground_truth"],
+        extras=columns.extras(stored),
+    )
+
+
+def _exchange(kind: Format, own: Mapping[str, Any]) -> dict[str, Any]:
+    if kind == "messages":
+        prompt, truth = columns.exchange(own, "messages")
+        return {"prompt": prompt, "ground_truth": columns.ground_truth({"messages": truth}, "messages")}
+    prompt = columns.messages(own, "prompt")
+    if kind == "prompt":
+        return {"prompt": prompt, "ground_truth": columns.ground_truth(_as_text(own), "ground_truth")}
+    answers = {name: columns.reply(own, name, prompt) for name in ("chosen", "rejected")}
+    truths = {name: columns.ground_truth(answers, name) for name in answers}
+    return {"prompt": prompt, "ground_truth": truths["chosen"], "rejected": truths["rejected"]}
+
+
+def _as_text(own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the columns with a ground truth that is an object or a list as JSON text, which verifiers read."""
+    truth = own.get("ground_truth")
+    if not isinstance(truth, dict | list) or not truth:
+        return own
+    try:
+        return {**own, "ground_truth": json.dumps(truth, ensure_ascii=False, allow_nan=False)}
+    except (TypeError, ValueError, RecursionError):
+        raise BadRow("the column ground_truth cannot be written as JSON") from None
+
+
+def _value(row: Mapping[str, Any], name: str) -> Any:
+    """Return a column's value, also that of a dotted name in an object, such as reward_model.ground_truth."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _in_source_words(reason: str, layout: Layout) -> str:
+    """Name a column as the source does."""
+    for target, name in layout.columns.items():
+        if f"the column {target} " in reason and target != name:
+            return reason.replace(f"the column {target} ", f"the column {name} ", 1)
+    return reason
+
+
+def _names(row: Mapping[str, Any]) -> str:
+    names = [str(name) for name in row]
+    if len(names) > _MOST_NAMES_SHOWN or not all(_PLAIN_NAME.fullmatch(name) for name in names):
+        return f"Its first row has {len(names)} columns; in a CSV file that row must name them."
+    return f"Its columns are {', '.join(names)}." if names else "It has no columns."

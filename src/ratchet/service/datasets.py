@@ -1,0 +1,215 @@
+"""What can be done with datasets: add a version, list, show, check, and find the version that a run means."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ratchet.config import DatasetData, RunConfig
+from ratchet.datasets.canonical import prompt_of
+from ratchet.datasets.importing import ImportSettings, OnProgress, import_data
+from ratchet.datasets.rows import Faults
+from ratchet.datasets.splits import key
+from ratchet.datasets.tables import SPLITS, hub_commit, is_hub_id
+from ratchet.datasets.versions import SplitRecord, read_manifest, read_rows, usability
+from ratchet.errors import InvalidSetting
+from ratchet.service.names import checked_name, parsed_reference
+from ratchet.verifiers import make_verifier
+
+if TYPE_CHECKING:
+    from ratchet.store import StoredDataset
+
+
+@dataclass(frozen=True)
+class DatasetSummary:
+    """What is known of a version without reading its rows. ``notes`` are sentences worth telling the user."""
+
+    name: str
+    version: int
+    content_hash: str
+    format: str
+    column_map: Mapping[str, str]
+    origin: str
+    rows: Mapping[str, int]
+    seed: int | None
+    created_at: datetime
+    notes: tuple[str, ...]
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class DatasetDetails:
+    """A version with how long its texts are, and the first rows of each split as they are stored."""
+
+    summary: DatasetSummary
+    splits: Mapping[str, SplitRecord]
+    preview: Mapping[str, tuple[Mapping[str, Any], ...]]
+
+
+@dataclass(frozen=True)
+class DatasetCheck:
+    """What stands against training or scoring with a version, as sentences; none if it is fit for both."""
+
+    name: str
+    version: int
+    verifier: str
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def add(
+    source: str,
+    name: str,
+    settings: ImportSettings | None = None,
+    on_progress: OnProgress = lambda what, done, total: None,
+) -> DatasetSummary:
+    """Read a file, a folder or a hub dataset and keep it as the next version of a dataset.
+
+    Afterwards the rows are in a folder under RATCHET_HOME and the version is in the database; after a fault neither is.
+    The same content again is the version that has it already.
+
+    Raises:
+        InvalidSetting, IncompatibleData: what is wrong with the name, the settings or the rows.
+        Conflict, DiskFull: it cannot be kept.
+    """
+    from ratchet.store import Database, DatasetContent, DatasetStore
+
+    checked_name(name)
+    with closing(Database()) as database:  # first: a database that cannot be used is known before all rows are read
+        imported = import_data(source, settings or ImportSettings(), on_progress)
+        content = DatasetContent(
+            content_hash=imported.content_hash,
+            format=imported.layout.format,
+            column_map=dict(imported.layout.columns),
+            origin=imported.origin,
+            rows=imported.rows,
+            seed=imported.seed,
+        )
+        stored = DatasetStore(database).add(name, content)
+    again = () if stored.is_new else (f"Version {stored.version} has the same content already.",)
+    return _summary(stored, (*again, *imported.notes))
+
+
+def list_datasets() -> list[DatasetSummary]:
+    """Return all versions of all datasets, by name and version."""
+    from ratchet.store import Database, DatasetStore
+
+    with closing(Database()) as database:
+        return [_summary(stored) for stored in DatasetStore(database).all()]
+
+
+def show(reference: str, rows: int = 3) -> DatasetDetails:
+    """Return what is known of NAME or NAME@VERSION, with the first ``rows`` rows of each split.
+
+    Raises:
+        NotFound: there is no such version, or its rows are not here.
+        Conflict: its rows were changed.
+    """
+    found = _found(reference)
+    manifest = read_manifest(found.content_hash)
+    preview = {
+        split: tuple(islice(read_rows(found.content_hash, split), rows)) if rows else () for split in manifest.splits
+    }
+    return DatasetDetails(found, manifest.splits, preview)
+
+
+def check(reference: str, verifier: RunConfig) -> DatasetCheck:
+    """Find out whether a version can be trained on and scored with a verifier.
+
+    Args:
+        reference: NAME or NAME@VERSION.
+        verifier: Resolved; its verifier is used.
+
+    Raises:
+        NotFound: there is no such version, or its rows are not here.
+        Conflict: its rows were changed.
+    """
+    if verifier.verifier is None:
+        raise ValueError("the settings are not resolved")
+    found = _found(reference)
+    problems, warnings = [], list(usability(found.rows))
+    keys: dict[str, dict[bytes, int]] = {}
+    checking = make_verifier(verifier.verifier, prefer_answer_tag=verifier.reward.format_bonus == "tags")
+    with closing(checking):
+        for split in (split for split in SPLITS if found.rows[split]):
+            faults, keys[split] = Faults(), {}
+            for row in read_rows(found.content_hash, split):
+                prompt = prompt_of(row)
+                keys[split].setdefault(key(prompt.messages), prompt.id)
+                if reason := checking.check_ground_truth(prompt):
+                    faults.add(prompt.id, reason)
+            if faults.count:
+                problems.append(
+                    f"{faults.count:,} of {found.rows[split]:,} {split} rows have a reference that the verifier cannot "
+                    f"check: {faults.named()}."
+                )
+            if repeats := found.rows[split] - len(keys[split]):
+                warnings.append(f"{repeats:,} {split} rows repeat the prompt of an earlier row.")
+    problems += _shared(keys)
+    return DatasetCheck(found.name, found.version, verifier.verifier.kind, tuple(problems), tuple(warnings))
+
+
+def with_version(config: RunConfig) -> RunConfig:
+    """Return a run's settings with the version of its data filled in: number and hash, or the hub's commit.
+
+    Raises:
+        NotFound: there is no such dataset or version.
+        InvalidSetting: the settings name a version and the hash of another one.
+    """
+    data = config.data
+    if isinstance(data, DatasetData):
+        found = _found(data.name, data.version)
+        if data.content_hash not in ("", found.content_hash):
+            raise InvalidSetting(
+                f"Version {found.version} of dataset {data.name} has the content hash {found.content_hash[:12]}..., not "
+                f"{data.content_hash[:12]}... . Leave data.content_hash out, or name the version that is meant.",
+                "data.content_hash",
+            )
+        update: dict[str, Any] = {"name": found.name, "version": found.version, "content_hash": found.content_hash}
+    elif hasattr(data, "revision") and is_hub_id(data.path):
+        update = {"revision": hub_commit(data.path, data.revision) or data.revision}
+    else:
+        return config
+    return config.model_copy(update={"data": data.model_copy(update=update)})
+
+
+def _found(reference: str, version: int | None = None) -> DatasetSummary:
+    from ratchet.store import Database, DatasetStore
+
+    name, number = parsed_reference(reference)
+    if number is not None and version not in (None, number):
+        raise InvalidSetting(f"Dataset {reference} and version {version} are two versions. Leave one of them out.")
+    with closing(Database()) as database:
+        return _summary(DatasetStore(database).get(name, number if version is None else version))
+
+
+def _shared(keys: Mapping[str, Mapping[bytes, int]]) -> list[str]:
+    """Say which rows of a split have a prompt that is in an earlier split too."""
+    found = []
+    for earlier, later in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        faults = Faults()
+        for one, row in keys.get(later, {}).items():
+            if (other := keys.get(earlier, {}).get(one)) is not None:
+                faults.add(row, f"as {earlier} row {other}")
+        if faults.count:
+            found.append(f"{faults.count:,} {later} rows have the same prompt as a {earlier} row: {faults.named()}.")
+    return found
+
+
+def _summary(stored: "StoredDataset", notes: tuple[str, ...] = ()) -> DatasetSummary:
+    content = stored.content
+    return DatasetSummary(
+        name=stored.name,
+        version=stored.version,
+        content_hash=content.content_hash,
+        format=content.format,
+        column_map=content.column_map,
+        origin=content.origin,
+        rows=content.rows,
+        seed=content.seed,
+        created_at=stored.created_at,
+        notes=notes or tuple(usability(content.rows)),
+        is_new=stored.is_new,
+    )

@@ -1,0 +1,37 @@
+"""Names of datasets and metrics, and how one version is asked for: NAME or NAME@VERSION."""
+
+import re
+
+from ratchet.errors import InvalidSetting
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def checked_name(name: str) -> str:
+    """Return a name that a dataset or a metric may have.
+
+    Raises:
+        InvalidSetting: it may not.
+    """
+    if _NAME.fullmatch(name) is None:
+        shown = name if len(name) <= 100 else f"{name[:97]}..."
+        raise InvalidSetting(
+            f"Name is {shown!r}; it must be up to 100 letters, digits, dots, hyphens and underscores, and begin with a "
+            "letter or a digit.",
+            "name",
+        )
+    return name
+
+
+def parsed_reference(reference: str) -> tuple[str, int | None]:
+    """Return the name and the version of NAME or NAME@VERSION.
+
+    Raises:
+        InvalidSetting: what follows the @ is no version number.
+    """
+    name, at, version = reference.partition("@")
+    if not at:
+        return name, None
+    if re.fullmatch(r"v?[1-9][0-9]{0,8}", version) is None:
+        raise InvalidSetting(f"{reference} names no version: write a number after the @, such as {name}@2.")
+    return name, int(version.removeprefix("v"))
