@@ -16,7 +16,7 @@ LAYERS = [
     ["errors", "config", "config_text", "records", "journal", "round_lines"],  # plain data: no torch, no sockets
     ["datasets", "sandbox"],
     ["verifiers"],
-    ["engine"],  # torch, transformers and PEFT: here and nowhere else
+    ["engine", "store"],  # torch, transformers and PEFT: here and nowhere else | the database, blind to the engine
     ["worker"],
     ["service"],  # use cases
     ["notebook", "cli"],  # surfaces, blind to each other
@@ -62,11 +62,15 @@ def test_torch_stays_in_the_engine(path):
         "from ratchet.cli import ratchet; ratchet.main(['--help'], standalone_mode=False)",
         "from ratchet import service; service.list_runs",
         "import ratchet.verifiers, ratchet.datasets",
+        "import ratchet.service.datasets, ratchet.service.metrics",
     ],
-    ids=["import", "settings", "help", "service", "data and verifiers"],
+    ids=["import", "settings", "help", "service", "data and verifiers", "datasets and metrics"],
 )
 def test_starting_up_loads_neither_torch_nor_a_web_framework(code):
-    heavy = "('torch', 'transformers', 'peft', 'datasets', 'fastapi', 'starlette', 'matplotlib', 'sympy')"
+    heavy = (
+        "('torch', 'transformers', 'peft', 'datasets', 'fastapi', 'starlette', 'matplotlib', 'sympy', 'sqlalchemy', "
+        "'alembic', 'pyarrow', 'reasoning_gym')"
+    )
     check = f"import sys\n{code}\nprint([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

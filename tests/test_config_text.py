@@ -110,8 +110,14 @@ SENTENCES = [
     ({"rl": None}, "rl is null; it must be a section with settings in it."),
     ({"rl": 5}, "rl is 5; it must be a section with settings in it."),
     ({"data": {"source": "boxed"}}, "Dataset (data.path) is missing. Give it a value."),
-    ({"data": {"prompts": 8}}, "data.source is missing; it must be one of math_pairs, gsm8k, boxed, deepmath."),
-    ({"data": {"source": "web"}}, 'data.source is "web"; it must be one of math_pairs, gsm8k, boxed, deepmath.'),
+    (
+        {"data": {"prompts": 8}},
+        "data.source is missing; it must be one of math_pairs, gsm8k, boxed, deepmath, dataset, reasoning_gym.",
+    ),
+    (
+        {"data": {"source": "web"}},
+        'data.source is "web"; it must be one of math_pairs, gsm8k, boxed, deepmath, dataset, reasoning_gym.',
+    ),
     (
         {"verifier": {"kind": "judge"}},
         'verifier.kind is "judge", which is never a reward: it needs a model that judges',

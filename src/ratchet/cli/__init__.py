@@ -23,6 +23,7 @@ COMMANDS = {
     "resume": ("train", "Go on with a run that was killed or stopped."),
     "runs": ("runs", "List runs, show one, read its samples."),
     "data": ("data", "Add datasets, list them, look at their rows, check them."),
+    "metric": ("metric", "Keep metrics of your own in Python, try them out."),
     "grade": ("grade", "Grade the answers of a JSONL file with a verifier."),
     "doctor": ("doctor", "Show what this machine can do."),
 }

@@ -60,9 +60,12 @@ def layout_of(row: Mapping[str, Any], mapped: Mapping[str, str], name: str) -> L
     if "ground_truth" not in mapped:
         found["ground_truth"] = next((name for name in _TRUTHS if _value(row, name) is not None), "ground_truth")
     for kind, needed in _NEEDED.items():
-        if all(_value(row, found[target]) is not None for target in needed):
+        # A row with tests needs no ground truth: they say what is right.
+        has_tests = _value(row, found["tests"]) is not None
+        required = [target for target in needed if not (target == "ground_truth" and has_tests)]
+        if all(_value(row, found[target]) is not None for target in required):
             kept = (*needed, *(extra for extra in columns.EXTRA_COLUMNS if extra in mapped))
-            return Layout(kind, {target: found[target] for target in kept})
+            return Layout(kind, {target: found[target] for target in kept if _value(row, found[target]) is not None})
     raise IncompatibleData(
         f"{name} begins with a row that has neither messages, nor prompt and ground_truth (or answer, solution), nor "
         f"prompt, chosen and rejected. {_names(row)} Say which is which, such as --map prompt=question."

@@ -1,8 +1,8 @@
 """Tasks of the package reasoning-gym as a source: problems made from a seed, scored by the task itself.
 
-A problem of reasoning-gym is made from the seed plus its place, so two seeds that are close share problems. Training and
-validation problems are therefore made from ranges of seeds that do not meet; in tasks with few different problems the
-same one can still come up in both, and then leaves training.
+A problem of reasoning-gym is made from the seed plus its place, so two seeds that are close share problems. Training
+and validation problems are therefore made from ranges of seeds that do not meet; in tasks with few different problems
+the same one can still come up in both, and then leaves training.
 """
 
 import difflib

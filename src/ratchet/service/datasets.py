@@ -163,8 +163,9 @@ def with_version(config: RunConfig) -> RunConfig:
         found = _found(data.name, data.version)
         if data.content_hash not in ("", found.content_hash):
             raise InvalidSetting(
-                f"Version {found.version} of dataset {data.name} has the content hash {found.content_hash[:12]}..., not "
-                f"{data.content_hash[:12]}... . Leave data.content_hash out, or name the version that is meant.",
+                f"Version {found.version} of dataset {data.name} has a content hash that begins with "
+                f"{found.content_hash[:12]}, not {data.content_hash[:12]}. Leave data.content_hash out, or name the "
+                "version that is meant.",
                 "data.content_hash",
             )
         update: dict[str, Any] = {"name": found.name, "version": found.version, "content_hash": found.content_hash}

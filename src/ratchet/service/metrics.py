@@ -1,0 +1,148 @@
+"""What can be done with metrics of the user's own: add a version, list, show, archive, try one out.
+
+A metric runs in the sandbox alone. One that cannot be loaded there is not added.
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.datasets.readers import BadRow, table
+from ratchet.datasets.rows import converted
+from ratchet.errors import Conflict, IncompatibleData, MetricRefused
+from ratchet.records import Outcome
+from ratchet.sandbox.metric import MOST_SOURCE_CHARACTERS
+from ratchet.service.names import checked_name, parsed_reference
+
+if TYPE_CHECKING:
+    from ratchet.store import StoredMetric
+
+_MOST_SOURCE_BYTES = 4 * MOST_SOURCE_CHARACTERS + 3  # as UTF-8, with a byte order mark
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a metric made of one row: a score in 0..1, 0 where it failed, and then how."""
+
+    score: float
+    outcome: Outcome
+    failure: str | None
+
+
+def add(file: Path, name: str) -> "StoredMetric":
+    """Keep a file's source as the next version of a metric, once it has been loaded in the sandbox.
+
+    The same source again is the version that has it already, archived or not.
+
+    Raises:
+        InvalidSetting, IncompatibleData: the name cannot be used, or the file cannot be read.
+        MetricRefused: the source is too long, or no metric.
+        SandboxUnavailable: this machine cannot run metrics.
+    """
+    from ratchet.sandbox.metric_pool import MetricPool
+    from ratchet.store import Database, MetricStore
+
+    checked_name(name)
+    source = _source(file)
+    with closing(MetricPool(source, name=name, workers=1)) as pool:
+        pool.check()
+    with closing(Database()) as database:
+        return MetricStore(database).add(name, source)
+
+
+def list_metrics() -> "list[StoredMetric]":
+    """Return all versions of all metrics, by name and version."""
+    from ratchet.store import Database, MetricStore
+
+    with closing(Database()) as database:
+        return MetricStore(database).all()
+
+
+def show(reference: str) -> "StoredMetric":
+    """Return NAME@VERSION; of NAME alone the newest active version, or the newest where all are archived.
+
+    Raises:
+        NotFound: there is no such version.
+    """
+    from ratchet.store import Database, MetricStore
+
+    with closing(Database()) as database:
+        return MetricStore(database).get(*parsed_reference(reference))
+
+
+def archive(reference: str) -> "StoredMetric":
+    """Archive NAME@VERSION; of NAME alone the newest active version. New runs are refused it, old ones keep it.
+
+    Raises:
+        NotFound: there is no such version.
+        Conflict: it is archived already.
+    """
+    from ratchet.store import Database, MetricStore
+
+    with closing(Database()) as database:
+        return MetricStore(database).archive(*parsed_reference(reference))
+
+
+def for_run(name: str, version: int | None) -> "StoredMetric":
+    """Return the version that a new run is graded with, the newest active one for None.
+
+    Raises:
+        NotFound: there is no such version.
+        Conflict: it is archived.
+    """
+    found = show(name if version is None else f"{name}@{version}")
+    if not found.is_active:
+        raise Conflict(
+            f"Version {found.version} of metric {found.name} is archived, so no new run takes it. Choose an active "
+            "version (ratchet metric list), or add the metric anew."
+        )
+    return found
+
+
+def try_out(file: Path, rows: Path) -> list[Tried]:
+    """Score the rows ``{answer, reference}`` of a JSONL, CSV or Parquet file with a metric, without adding it.
+
+    Raises:
+        IncompatibleData: the file or the rows cannot be read; rows are named by number.
+        MetricRefused: the source is too long, or no metric.
+        SandboxUnavailable: this machine cannot run metrics.
+    """
+    from ratchet.sandbox.metric_pool import MetricPool
+
+    if not rows.is_file():
+        raise IncompatibleData(f"There is no file {rows} with rows to try the metric on.")
+    source = _source(file)
+    pairs = list(converted(table([rows]), _pair))
+    with closing(MetricPool(source, name=file.stem)) as pool:
+        pool.check()
+        scores = pool.score_many(pairs)
+    return [
+        Tried(0.0, "failed", score.failure) if score.value is None else Tried(score.value, "graded", None)
+        for score in scores
+    ]
+
+
+def _pair(number: int, row: Mapping[str, Any]) -> tuple[str, str]:
+    for column in ("answer", "reference"):
+        if not isinstance(row.get(column), str):
+            raise BadRow(f"the column {column} is missing or not text")
+    return row["answer"], row["reference"]
+
+
+def _source(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(_MOST_SOURCE_BYTES + 1)
+    except OSError as error:
+        raise IncompatibleData(f"The metric {file} cannot be read: {error.strerror}.") from error
+    if len(content) > _MOST_SOURCE_BYTES:
+        raise MetricRefused(
+            f"Metric {file.name} is refused: its source is longer than the limit of {MOST_SOURCE_CHARACTERS:,} "
+            "characters."
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MetricRefused(f"Metric {file.name} is refused: it is not valid UTF-8. Save it as UTF-8.") from error

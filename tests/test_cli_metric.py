@@ -1,0 +1,111 @@
+"""``ratchet metric`` as a process: versions of metrics, and what a metric makes of rows."""
+
+import json
+
+import pytest
+
+from ratchet.errors import Conflict, NotFound, SandboxUnavailable
+from ratchet.sandbox.metric_pool import MetricPool
+from ratchet.service import metrics
+
+GOOD = "def score(answer, reference):\n    return 1.0 if answer.strip() == reference else 0.25\n"
+RAISES = "def score(answer, reference):\n    return 1 / len(answer)\n"
+
+
+def works():
+    try:
+        return bool(MetricPool(GOOD).engine)
+    except SandboxUnavailable:
+        return False
+
+
+pytestmark = pytest.mark.skipif(not works(), reason="metrics cannot run on this machine")
+
+
+@pytest.fixture
+def source(tmp_path):
+    def write(content, name="exact.py"):
+        file = tmp_path / name
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return file
+
+    return write
+
+
+def last(done):
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_versions_are_added_shown_listed_and_archived(cli, source):
+    assert cli("metric", "add", source(GOOD), "--name", "exact").stdout == "Added exact@1\n"
+    assert cli("metric", "add", source(GOOD), "--name", "exact").stdout == "Already there: exact@1\n"
+    added = last(cli("metric", "add", source(GOOD + "# other\n"), "--name", "exact", "--json"))
+    assert (added["version"], added["state"], added["is_new"]) == (2, "active", True)
+    assert last(cli("metric", "archive", "exact", "--json"))["version"] == 2
+    assert [one["state"] for one in last(cli("metric", "list", "--json"))["metrics"]] == ["active", "archived"]
+    shown = last(cli("metric", "show", "exact", "--json"))
+    assert (shown["version"], shown["source"]) == (1, GOOD)
+    again = cli("metric", "archive", "exact@2")
+    assert (again.returncode, again.stderr) == (3, "Error: Version 2 of metric exact is archived already.\n")
+
+
+def test_an_archived_version_is_refused_for_new_runs(source):
+    metrics.add(source(GOOD), "exact")
+    metrics.add(source(GOOD + "#"), "exact")
+    assert metrics.for_run("exact", None).version == 2
+    metrics.archive("exact@2")
+    assert metrics.for_run("exact", None).version == 1
+    with pytest.raises(Conflict, match="Version 2 of metric exact is archived, so no new run takes it"):
+        metrics.for_run("exact", 2)
+    metrics.archive("exact")
+    with pytest.raises(Conflict, match="is archived"):
+        metrics.for_run("exact", None)
+    with pytest.raises(NotFound):
+        metrics.for_run("other", None)
+
+
+def test_trying_a_metric_prints_scores_in_order(cli, source, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"answer": a, "reference": "x"}) + "\n" for a in ("ab", "", "abcd")))
+    done = cli("metric", "try", source(RAISES), "--rows", rows, "--json")
+    assert done.returncode == 0, done.stderr
+    assert last(done) == [
+        {"score": 0.5, "outcome": "graded", "failure": None},
+        {"score": 0.0, "outcome": "failed", "failure": "execution"},
+        {"score": 0.25, "outcome": "graded", "failure": None},
+    ]
+    assert cli("metric", "list").stdout.startswith("No metrics yet")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("def scor(answer, reference): pass", "is refused"),
+        ("import nothing_of_that_name\n" + GOOD, "is refused"),
+        (GOOD + "#" * 32_000, "the limit is 32,000"),
+        ("#" * 200_000, "limit of 32,000"),
+        (b"# \xff\n" + GOOD.encode(), "is not valid UTF-8"),
+    ],
+    ids=["no function", "does not load", "long", "very long", "bytes"],
+)
+def test_what_is_no_metric_is_refused_in_one_sentence_with_the_metrics_code(cli, source, tmp_path, content, reason):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"answer": "a", "reference": "a"}\n')
+    for arguments in (["try", source(content), "--rows", rows], ["add", source(content), "--name", "bad"]):
+        done = cli("metric", *arguments, "--json")
+        assert done.returncode == 4
+        assert reason in last(done)["error"]["message"]
+        assert done.stderr.count("\n") == 1
+    assert cli("metric", "list").stdout.startswith("No metrics yet")
+
+
+def test_rows_and_files_that_cannot_be_read_are_the_datas_fault(cli, source, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"answer": "xyzzy"}\n{"answer": 7, "reference": "xyzzy"}\n')
+    done = cli("metric", "try", source(GOOD), "--rows", rows)
+    assert done.returncode == 2
+    assert "row 1: the column reference is missing or not text; row 2: the column answer" in done.stderr
+    assert "xyzzy" not in done.stderr
+    assert cli("metric", "try", source(GOOD), "--rows", tmp_path / "none.jsonl").returncode == 2
+    assert cli("metric", "add", tmp_path / "none.py", "--name", "x").returncode == 2
+    assert cli("metric", "show", "nothing").returncode == 3
