@@ -95,3 +95,15 @@ def test_openmp_is_told_to_wait_passively_before_torch_loads(first):
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.splitlines() == ["policy PASSIVE"]
+
+
+@pytest.mark.parametrize("command", ["data list", "metric list", "data show nothing"])
+def test_commands_for_data_and_metrics_do_not_load_torch(command):
+    code = (
+        "import sys\nfrom ratchet.cli import ratchet\n"
+        f"try:\n    ratchet.main({command.split()!r}, standalone_mode=False)\n"
+        "except Exception as error:\n    print(error)\n"
+        "print([name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -8,6 +8,7 @@ import select
 import pytest
 
 from ratchet.journal import RunFolder, ratchet_home
+
 from .small_runs import adapter_bytes, flags
 
 

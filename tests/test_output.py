@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from ratchet import cli as command_line
-from ratchet.cli.live import console_for, round_line
+from ratchet.cli.console import console_for
+from ratchet.cli.live import round_line
 from ratchet.cli.report import rounds_table
 from ratchet.journal import RunFolder
 from ratchet.records import Learned, RoundRecord, Seconds, Validation

@@ -381,7 +381,7 @@ def test_a_hub_dataset_is_read_at_the_commit_that_its_revision_is(monkeypatch):
 def test_a_hub_dataset_with_splits_of_other_names_says_how_to_name_them(monkeypatch):
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: {"train_sft": Split()})
     monkeypatch.setattr("ratchet.datasets.importing.hub_commit", lambda *_: None)
-    with pytest.raises(IncompatibleData, match="but train_sft. Say which is which, such as --split train=NAME"):
+    with pytest.raises(IncompatibleData, match=r"but train_sft\. Say which is which, such as --split train=NAME"):
         add("some/dataset")
 
 
@@ -391,7 +391,7 @@ def test_a_hub_dataset_of_several_configurations_says_how_to_choose(monkeypatch)
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     monkeypatch.setattr("ratchet.datasets.importing.hub_commit", lambda *_: None)
-    with pytest.raises(IncompatibleData, match="has several configurations. Add one with ratchet data add"):
+    with pytest.raises(IncompatibleData, match=r"has several configurations\. Add one with ratchet data add"):
         add("some/dataset")
 
 

@@ -125,7 +125,7 @@ def _add(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    from ratchet.cli.live import console_for
+    from ratchet.cli.console import console_for
     from ratchet.cli.progress import bar
     from ratchet.datasets.importing import ImportSettings
     from ratchet.datasets.tables import SPLITS, Wanted
@@ -168,7 +168,7 @@ def _list(as_json: bool) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from ratchet.cli.live import console_for
+    from ratchet.cli.console import console_for
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in ("dataset", "format", "train", "validation", "test", "content", "created", "from"):
@@ -190,14 +190,14 @@ def _show(reference: str, rows: int, as_json: bool) -> None:
         preview = {name: list(found) for name, found in details.preview.items()}
         click.echo(json.dumps({**_fields(details.summary), "splits": splits, "preview": preview}))
         return
-    from ratchet.cli.live import console_for
+    from ratchet.cli.console import console_for
     from ratchet.cli.report import print_dataset
 
     print_dataset(console_for(as_json), details)
 
 
 def _check(reference: str, verifier: str, settings: Sequence[str], as_json: bool) -> int:
-    from ratchet.cli.live import console_for
+    from ratchet.cli.console import console_for
     from ratchet.config_text import build
     from ratchet.service import datasets
 

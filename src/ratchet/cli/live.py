@@ -1,6 +1,5 @@
 """What a run looks like while it goes on: a live line on a terminal, plain lines when piped."""
 
-import sys
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -9,12 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from ratchet.cli import silence
 from ratchet.records import OUTCOMES, RoundRecord
 from ratchet.worker import Watch
 
-# Tables keep their own width in a pipe or a file: nothing there wraps or cuts them.
-_PIPED_WIDTH = 1000
 _PHASES = {
     "loading": "loading the model",
     "sampling": "sampling answers",
@@ -22,33 +18,6 @@ _PHASES = {
     "scoring": "scoring",
     "scored": "scored",
 }
-
-
-def console_for(as_json: bool, *, of_a_run: bool = False) -> Console:
-    """Return where people's output goes: stderr when stdout carries JSON. A run's falls silent where it cannot print.
-
-    Of other commands the output is all there is, so that one which cannot print fails.
-    """
-    stream = sys.stderr if as_json else sys.stdout
-    width = None if stream.isatty() else _PIPED_WIDTH
-    kind = _RunConsole if of_a_run else Console
-    return kind(file=stream, highlight=False, soft_wrap=True, emoji=False, width=width)
-
-
-class _RunConsole(Console):
-    """A console that falls silent once nobody can read it any more: what it shows is not worth a run's end."""
-
-    def on_broken_pipe(self) -> None:
-        """Go on in silence, where rich would end the process."""
-        self.quiet = True
-        silence(self.file)
-
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print, unless there is nowhere to print to: a full disk, a terminal that was closed."""
-        try:
-            super().print(*args, **kwargs)
-        except OSError:
-            self.on_broken_pipe()
 
 
 class Live:

@@ -76,7 +76,7 @@ def _list(as_json: bool) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from ratchet.cli.live import console_for
+    from ratchet.cli.console import console_for
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in ("metric", "state", "source", "characters", "created"):

@@ -52,7 +52,7 @@ def _list(as_json: bool) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from ratchet.cli.live import console_for
+    from ratchet.cli.console import console_for
 
     if not found:
         click.echo("No runs yet. Start one with ratchet demo.")
@@ -80,7 +80,7 @@ def _show(run_or_folder: str, as_json: bool) -> None:
         rounds = [record.model_dump(mode="json") for record in summary.records]
         click.echo(json.dumps({**_fields(summary), "config": summary.config.model_dump(mode="json"), "rounds": rounds}))
         return
-    from ratchet.cli.live import console_for
+    from ratchet.cli.console import console_for
     from ratchet.cli.report import print_summary
 
     print_summary(console_for(as_json), summary)
@@ -93,7 +93,7 @@ def _samples(run_or_folder: str, number: int | None, prompts: int, whole: bool, 
     if as_json:
         click.echo(json.dumps({"title": title, "prompts": rows[:prompts]}))
         return
-    from ratchet.cli.live import console_for
+    from ratchet.cli.console import console_for
     from ratchet.cli.report import print_samples
 
     print_samples(console_for(as_json), title, rows[:prompts], answers=32, whole=whole)

@@ -87,7 +87,8 @@ def carry_out(work: Callable[[Any], RunResult], rounds: int | str, *, as_json: b
     from rich.markup import escape
 
     from ratchet import service
-    from ratchet.cli.live import Live, console_for
+    from ratchet.cli.console import console_for
+    from ratchet.cli.live import Live
     from ratchet.cli.report import print_result
     from ratchet.service.curve import draw_curve
 
