@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from ratchet.errors import Conflict, NotFound, SandboxUnavailable
+from ratchet.config_text import build
+from ratchet.errors import Conflict, InvalidSetting, NotFound, SandboxUnavailable
 from ratchet.sandbox.metric_pool import MetricPool
 from ratchet.service import metrics
 
@@ -62,6 +63,32 @@ def test_an_archived_version_is_refused_for_new_runs(source):
         metrics.for_run("exact", None)
     with pytest.raises(NotFound):
         metrics.for_run("other", None)
+
+
+def custom(**settings):
+    return build({"verifier": {"kind": "custom", **settings}})
+
+
+def test_a_run_is_saved_with_version_and_source(source):
+    metrics.add(source(GOOD), "exact")
+    metrics.add(source(RAISES), "exact")
+    newest = metrics.with_source(custom(metric="exact")).verifier
+    assert (newest.version, newest.source) == (2, RAISES)
+    metrics.archive("exact@2")
+    with pytest.raises(Conflict, match="is archived, so no new run takes it"):
+        metrics.with_source(custom(metric="exact", version=2, source=RAISES))
+    first = metrics.with_source(custom(metric="exact")).verifier
+    assert (first.version, first.source) == (1, GOOD)
+    assert metrics.with_source(custom(metric="exact", version=1, source=GOOD)).verifier == first
+    with pytest.raises(InvalidSetting, match="is not its version 1"):
+        metrics.with_source(custom(metric="exact", version=1, source=RAISES))
+
+
+def test_a_source_that_the_settings_bring_needs_no_metric_here():
+    for given in (custom(metric="elsewhere", version=3, source=GOOD), custom(source=GOOD), build({})):
+        assert metrics.with_source(given) is given
+    with pytest.raises(NotFound, match="no metric elsewhere"):
+        metrics.with_source(custom(metric="elsewhere", version=3))
 
 
 def test_trying_a_metric_prints_scores_in_order(cli, source, tmp_path):

@@ -11,7 +11,7 @@ from ratchet.config import DatasetData, RunConfig
 from ratchet.datasets.canonical import prompt_of
 from ratchet.datasets.importing import ImportSettings, OnProgress, import_data
 from ratchet.datasets.rows import Faults
-from ratchet.datasets.splits import key
+from ratchet.datasets.splits import PathData, key
 from ratchet.datasets.tables import SPLITS, hub_commit, is_hub_id
 from ratchet.datasets.versions import SplitRecord, read_manifest, read_rows, usability
 from ratchet.errors import InvalidSetting
@@ -169,7 +169,7 @@ def with_version(config: RunConfig) -> RunConfig:
                 "data.content_hash",
             )
         update: dict[str, Any] = {"name": found.name, "version": found.version, "content_hash": found.content_hash}
-    elif hasattr(data, "revision") and is_hub_id(data.path):
+    elif isinstance(data, PathData) and is_hub_id(data.path):
         update = {"revision": hub_commit(data.path, data.revision) or data.revision}
     else:
         return config

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ratchet.config import CustomVerifier, RunConfig
 from ratchet.datasets.readers import BadRow, table
 from ratchet.datasets.rows import converted
-from ratchet.errors import Conflict, IncompatibleData, MetricRefused
+from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, MetricRefused, NotFound
 from ratchet.records import Outcome
 from ratchet.sandbox.metric import MOST_SOURCE_CHARACTERS
 from ratchet.service.names import checked_name, parsed_reference
@@ -99,6 +100,36 @@ def for_run(name: str, version: int | None) -> "StoredMetric":
             "version (ratchet metric list), or add the metric anew."
         )
     return found
+
+
+def with_source(config: RunConfig) -> RunConfig:
+    """Return a run's settings with the version of its metric and that version's source filled in.
+
+    Settings that bring the source of a metric which is not kept here, such as those of another machine's run, stay as
+    they are.
+
+    Raises:
+        NotFound: there is no such metric or version.
+        Conflict: it is archived.
+        InvalidSetting: the settings bring a source that is not the version's.
+    """
+    verifier = config.verifier
+    if not isinstance(verifier, CustomVerifier) or not verifier.metric:
+        return config
+    try:
+        found = for_run(verifier.metric, verifier.version)
+    except NotFound:
+        if verifier.source:
+            return config
+        raise
+    if verifier.source not in ("", found.source):
+        raise InvalidSetting(
+            f"The settings bring a source for metric {found.name} that is not its version {found.version}. Leave "
+            "verifier.source out, or name the version that is meant.",
+            "verifier.source",
+        )
+    update = {"metric": found.name, "version": found.version, "source": found.source}
+    return config.model_copy(update={"verifier": verifier.model_copy(update=update)})
 
 
 def try_out(file: Path, rows: Path) -> list[Tried]:

@@ -60,8 +60,9 @@ def create_and_train(
     with unusable_as_error(place, advice):
         check_room(_existing_parent(place, advice), _LEAST_ROOM_BYTES)
     from ratchet.service.datasets import with_version
+    from ratchet.service.metrics import with_source
 
-    config = with_version(config)
+    config = with_source(with_version(config))
     from ratchet import worker
     from ratchet.engine.prepare import prepare
 
