@@ -125,6 +125,13 @@ def test_the_part_to_read_is_a_setting():
     assert verifier.grade(fenced(RIGHT), prompt()) == Grade(0.0, "unparseable")
 
 
+def test_with_the_tags_bonus_the_only_answer_tag_is_read():
+    verifier = make_verifier(CodeVerifier(), prefer_answer_tag=True)
+    tagged = f"<think>{fenced(WRONG)}</think>\n<answer>\n{fenced(RIGHT)}\n</answer>\n{fenced(WRONG)}"
+    assert verifier.grade(tagged, prompt()) == graded(3)
+    assert make_verifier(CodeVerifier()).grade(tagged, prompt()) == graded(0)
+
+
 def test_input_output_tests_work_too(verifier):
     tests = {"inputs": ["1 2", "3 4"], "outputs": ["3", "8"]}
     assert verifier.grade(fenced("print(sum(map(int, input().split())))"), prompt(tests)) == graded(1, 2)

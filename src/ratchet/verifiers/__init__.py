@@ -67,6 +67,7 @@ def make_verifier(
     Raises:
         InvalidSetting: A schema cannot be used; the metric's source of the kind ``custom`` is missing; or the kind is
             ``python`` and there is no function that can be called, or the other way round.
+        SandboxUnavailable: The kind is ``code``, and this machine cannot run programs safely.
     """
     if function is not None and not takes_function(settings):
         raise InvalidSetting(
@@ -99,9 +100,9 @@ def _made(settings: VerifierSettings, prefer_answer_tag: bool, function: Callabl
         case ReasoningGymVerifier():
             return ReasoningGym(settings)
         case CodeVerifier():
-            return Code(settings)
+            return Code(settings, prefer_answer_tag=prefer_answer_tag)
         case CustomVerifier():
-            return Custom(settings)
+            return Custom(settings, prefer_answer_tag=prefer_answer_tag)
         case _:
             return _text_verifier(settings, prefer_answer_tag)
 

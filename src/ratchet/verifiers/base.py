@@ -17,7 +17,8 @@ class Verifier(Protocol):
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Grade any text at all, the empty one included, without raising. Safe to call from any thread.
 
-        What runs in the sandbox raises SandboxUnavailable when the machine cannot go on: no grade would be true.
+        Raises:
+            SandboxUnavailable: the machine cannot run what the verifier runs; nothing is said of the answer.
         """
 
     def close(self) -> None:

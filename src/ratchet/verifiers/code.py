@@ -36,8 +36,9 @@ class Program(NamedTuple):
 class Code:
     """Grades with the share of tests passed, or 1 for all of them, as the settings say. Both are among the parts."""
 
-    def __init__(self, settings: CodeVerifier) -> None:
+    def __init__(self, settings: CodeVerifier, *, prefer_answer_tag: bool = False) -> None:
         self._settings = settings
+        self._prefer_answer_tag = prefer_answer_tag
         self._runner = CodeRunner(limit_seconds=settings.seconds_per_test, memory_bytes=settings.memory_mb << 20)
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
@@ -63,7 +64,7 @@ class Code:
         Raises:
             SandboxUnavailable: the sandbox did not start.
         """
-        part = part_to_read(text, self._settings.read)
+        part = part_to_read(text, self._settings.read, prefer_answer_tag=self._prefer_answer_tag)
         program = None if part is None else find_program(part)
         if program is None:
             return _UNPARSEABLE

@@ -26,7 +26,7 @@ _FAILED = {
 class Custom:
     """Grades with a metric version. Safe to call from several threads."""
 
-    def __init__(self, settings: CustomVerifier) -> None:
+    def __init__(self, settings: CustomVerifier, *, prefer_answer_tag: bool = False) -> None:
         if not settings.source.strip():
             raise InvalidSetting(
                 f"{settings.title} has no source with this run. Give verifier.source, Python that defines "
@@ -34,6 +34,7 @@ class Custom:
                 field="verifier.metric",
             )
         self._read = settings.read
+        self._prefer_answer_tag = prefer_answer_tag
         self._limit_seconds = settings.limit_seconds
         self._title = settings.title
         self._pool = MetricPool(
@@ -75,7 +76,7 @@ class Custom:
         Raises:
             SandboxUnavailable: the machine cannot run the metric any more.
         """
-        part = part_to_read(text, self._read)
+        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
         if part is None:
             return Grade(correctness=0.0, outcome="unparseable")
         score = self._pool.score(part, prompt.ground_truth)
