@@ -10,7 +10,7 @@ import pytest
 import ratchet
 from ratchet.config import RunConfig
 from ratchet.config_text import build
-from ratchet.engine.prepare import advice_on_rate, highest_reward, prepare
+from ratchet.engine.prepare import advice_on_rate, data_hash, highest_reward, prepare
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 
 POISON = "zyzzyva"
@@ -148,6 +148,13 @@ def test_fewer_prompts_than_a_round_asks_for_is_said(tmp_path):
 def test_the_highest_reachable_reward_is_said_where_there_is_a_bonus(tmp_path):
     assert "a right answer without it earns 0.91" in notes_of(tmp_path)
     assert "reachable" not in notes_of(tmp_path, reward={"format_bonus": "off"})
+
+
+def test_the_hash_of_the_data_tells_a_rows_own_columns_apart(tmp_path):
+    hashes = set()
+    for schema in ({}, {"schema": {"type": "object"}}, {"schema": {"type": "array"}}):
+        hashes.add(data_hash(prepare(config_of(tmp_path, [row(1), {**row(2), **schema}]))))
+    assert len(hashes) == 3
 
 
 QA = {"kind": "qa"}

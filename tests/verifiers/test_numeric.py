@@ -68,6 +68,7 @@ def test_anything_else_is_unparseable(text):
         ("1.30001", "1", {"absolute_tolerance": 0.3}, False),
         ("-1", "1", {"absolute_tolerance": 2.0}, True),
         ("101", "100", {"relative_tolerance": 0.01}, True),  # 1 <= 0.01 * 101
+        ("101.01", "100", {"relative_tolerance": 0.01}, True),  # 1.01 <= 0.01 * 101.01, the larger of the two
         ("99", "100", {"relative_tolerance": 0.01}, True),  # 1 <= 0.01 * 100
         ("98.99", "100", {"relative_tolerance": 0.01}, False),
         ("0.001", "0", {"relative_tolerance": 0.5}, False),  # nothing is relatively close to 0

@@ -105,6 +105,7 @@ TWO = [PARIS, call("weather", city="Rome", days=3)]
         (call("now", zone="UTC"), call("now"), 0, 1, 0),  # a tool without parameters takes none
         (call("clock"), PARIS, 0, 0, 0),  # not listed
         ([PARIS, call("clock")], PARIS, 0, 0, 0),
+        (call("weather"), call("weather"), 0, 1, 0),  # as expected, yet not allowed (such a row is refused before)
         (TWO, TWO, 1, 1, 1),
         (TWO[::-1], TWO, 1, 1, 1),  # in any order
         ([PARIS, PARIS], PARIS, 1, 0, 0),  # each as often as expected

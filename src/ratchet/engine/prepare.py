@@ -176,10 +176,13 @@ def _encode(config: RunConfig, prompt: Prompt, chat: Chat) -> tuple[int, ...]:
 
 
 def data_hash(prepared: Prepared) -> str:
-    """Return a hash over every prompt's tokens and ground truth: rows edited meanwhile would change the result."""
+    """Return a hash over every prompt's tokens, ground truth and columns: rows edited meanwhile change the result."""
     digest = hashlib.sha256()
     for encoded in (*prepared.train, *prepared.validation, *prepared.heldout):
-        digest.update(json.dumps([encoded.prompt.id, encoded.token_ids, encoded.prompt.ground_truth]).encode())
+        row: list[Any] = [encoded.prompt.id, encoded.token_ids, encoded.prompt.ground_truth]
+        if encoded.prompt.extras:  # a row's own tools and schema decide its grade
+            row.append(dict(encoded.prompt.extras))
+        digest.update(json.dumps(row, default=str).encode())
     return f"sha256:{digest.hexdigest()}"
 
 
