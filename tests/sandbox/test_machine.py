@@ -73,7 +73,7 @@ def test_without_bubblewrap(folder):
 
 def test_with_user_namespaces_turned_off():
     # In a namespace of its own, so that no setting of the machine is touched.
-    script = 'read start; echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" -c "$1"'
+    script = 'read start; echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --inh-caps=-all --ambient-caps=-all "$0" -c "$1"'
     process = subprocess.Popen(
         ["unshare", "--user", "--keep-caps", "sh", "-c", script, sys.executable, PROBE],
         stdin=subprocess.PIPE,

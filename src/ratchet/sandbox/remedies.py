@@ -21,6 +21,7 @@ _REMEDIES = (
     ("loopback: failed rtm_newaddr", _APPARMOR),
     ("no permissions to creat", _NAMESPACES),
     ("creating new namespace failed", _NAMESPACES),
+    ("unexpected capabilities", "Start Ratchet without ambient capabilities: setpriv --ambient-caps=-all ratchet ..."),
     ("unknown option", "Update bubblewrap to 0.5 or newer."),
     (
         "can't find source path",
