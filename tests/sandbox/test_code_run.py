@@ -172,7 +172,7 @@ class Stack:
         "assert hasattr(Stack(), 'pop') and not hasattr(Stack(), 'peek')",
         "assert Stack(items=[5]).pop() == 5",
         "try:\n    Stack([1, 2]).push(3)\n    assert False\nexcept OverflowError as error:\n    assert error.args == ('full', 2)",
-        "import unittest\nwith unittest.TestCase().assertRaises(IndexError):\n    Stack().pop()\nassert True",
+        "import unittest\nwith unittest.TestCase().assertRaises(IndexError):\n    Stack().pop()\nassert Stack([1])",
         "assert sorted([Stack([1, 2]), Stack()])[0].items == []",
         "assert {Stack: 1}[Stack] == 1",
     ],
@@ -249,7 +249,7 @@ def test_an_object_of_a_process_that_was_ended_fails_its_test_and_no_other():
 
 def test_tests_that_need_what_cannot_cross_pass_for_nobody(runner):
     program = "class E(Exception): pass\ndef f(g): raise E()\ndef h(g): return g(1)"
-    assert statuses(runner, program, "try:\n    f(1)\nexcept E:\n    assert True") == ["error"]
+    assert statuses(runner, program, "try:\n    f(1)\nexcept E:\n    assert 1 == 1") == ["error"]
     assert statuses(runner, program, "assert h(lambda x: x + 1) == 2") == ["error"]
     assert statuses(runner, program, "import numpy\nassert h(1)") == ["error"]
 

@@ -91,6 +91,15 @@ def test_pytest_functions_are_called_and_need_no_import_of_the_solution():
     assert tests.names == ("add",)
 
 
+def test_an_assertion_of_nothing_is_no_test():
+    tests = read_tests(
+        ["assert True, 'a comment'", "assert f()", "try:\n    f(1)\n    assert False\nexcept IndexError:\n    pass"]
+    )
+    assert [is_test for _, is_test in sources(tests)] == [False, True, True]
+    tests = read_tests("if f() != 1:\n    raise AssertionError('no')\nf()")
+    assert [is_test for _, is_test in sources(tests)] == [True, False]
+
+
 def test_calls_of_apps_become_assertions():
     tests = read_tests({"fn_name": "add", "inputs": [[1, 2], [0, 0]], "outputs": [[3], 0]})
     assert len(tests) == 2
@@ -144,6 +153,7 @@ def test_what_the_tests_bind_themselves_is_never_taken_from_the_program():
         ({"type": "io", "cases": [{"stdin": "", "stdout": "1"}] * 1001}, "1,001 tests"),
         ([], "nothing to check"),
         (["x = 1"], "nothing to check"),
+        (["assert True"], "nothing to check"),
         (["assert add(1,"], "not valid Python"),
         ({"type": "assert", "code": {"a": 1}}, "not text"),
         ({"type": "assert", "code": "assert f()", "entry_point": 3}, "not text"),

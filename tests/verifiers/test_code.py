@@ -161,8 +161,8 @@ def test_a_row_with_tests_that_can_be_passed_is_accepted(verifier, tests, ground
         (ADDS, HALF, "passes 1 of its 3 tests"),
         (ADDS, "a sentence about it", "passes 0 of its 3 tests"),
         (["assert h(lambda x: x) == 1"], "def h(g): return g(1)", "passes 0 of its 1 tests"),
-        (["assert True"], "", "an empty program passes"),
-        (["assert True"], RIGHT, "an empty program passes"),
+        (["assert 1 == 1"], "", "an empty program passes"),
+        (["assert 1 == 1"], RIGHT, "an empty program passes"),
         ({"inputs": ["1"], "outputs": [" \n"]}, "", "an empty program passes"),
     ],
 )
