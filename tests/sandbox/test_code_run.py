@@ -1,6 +1,7 @@
 """Programs against tests, in real sandboxes: what an honest program gets, and how each way of not passing is named."""
 
 import concurrent.futures
+import subprocess
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from ratchet.errors import SandboxUnavailable
 from ratchet.sandbox import code_run
 from ratchet.sandbox.code_run import CodeRunner
 from ratchet.sandbox.code_tests import read_tests
+from ratchet.sandbox.tools import system_python
 
 SUMS = {"type": "io", "cases": [{"stdin": "1 2\n", "stdout": "3\n"}, {"stdin": "5 6\n", "stdout": "11"}]}
 ADDS = ["assert add(2, 3) == 5", "assert add('a', 'b') == 'ab'", "assert add([1], [2]) == [1, 2]"]
@@ -107,6 +109,14 @@ def test_a_run_ends_after_ten_times_the_limit_of_a_test():
     count = found.count("passed")
     assert 3 <= count < 25
     assert found == ["passed"] * count + ["timed_out"] * (40 - count)
+
+
+def test_the_order_of_a_set_is_the_same_in_every_run(runner):
+    program = "print(set('abcdefgh'))"
+    found = subprocess.run(
+        [system_python(), "-c", program], env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=True
+    )
+    assert statuses(runner, program, {"inputs": [""] * 3, "outputs": [found.stdout] * 3}) == ["passed"] * 3
 
 
 # Assertions.

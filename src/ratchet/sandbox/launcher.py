@@ -99,8 +99,11 @@ class Contents:
 
 
 def python_command(path: str, *arguments: str) -> list[str]:
-    """Return the command that runs a file inside: the system's Python, isolated, without site, writing no bytecode."""
-    return [find_tools().python, "-I", "-S", "-B", path, *arguments]
+    """Return the command that runs a file inside: the system's Python, without site, writing no bytecode.
+
+    As isolated as by ``-I``, but for the environment, which is ours: else PYTHONHASHSEED would not count.
+    """
+    return [find_tools().python, "-P", "-s", "-S", "-B", path, *arguments]
 
 
 class Sandbox:
