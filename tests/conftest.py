@@ -57,11 +57,9 @@ def start_cli():
         process = subprocess.Popen(
             [sys.executable, "-m", "ratchet", *map(str, arguments)],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            **options,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )
         started.append(process)
         return process
