@@ -8,7 +8,7 @@ import sys
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from ratchet.engine.model_files import locate
+from ratchet.model_files import locate
 
 
 def main() -> None:

@@ -13,9 +13,18 @@ import ratchet
 ROOT = Path(ratchet.__file__).parent
 # A layer may import itself and any layer listed before it.
 LAYERS = [
-    ["errors", "config", "config_text", "records", "journal", "round_lines"],  # plain data: no torch, no sockets
+    [
+        "errors",
+        "config",
+        "config_text",
+        "records",
+        "journal",
+        "round_lines",
+        "model_files",
+    ],  # plain data: no torch, no sockets
     ["datasets", "sandbox"],
     ["verifiers"],
+    ["readiness"],  # what is checked before a model loads
     ["engine", "store"],  # torch, transformers and PEFT: here and nowhere else | the database, blind to the engine
     ["worker"],
     ["service"],  # use cases
@@ -63,8 +72,9 @@ def test_torch_stays_in_the_engine(path):
         "from ratchet import service; service.list_runs",
         "import ratchet.verifiers, ratchet.datasets",
         "import ratchet.service.datasets, ratchet.service.metrics",
+        "import ratchet.readiness, ratchet.datasets.tokens",
     ],
-    ids=["import", "settings", "help", "service", "data and verifiers", "datasets and metrics"],
+    ids=["import", "settings", "help", "service", "data and verifiers", "datasets and metrics", "readiness"],
 )
 def test_starting_up_loads_neither_torch_nor_a_web_framework(code):
     heavy = (

@@ -1,8 +1,10 @@
 """The command line as its users meet it: exit codes, messages, machine-readable last lines, and nothing leaked."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -125,7 +127,11 @@ BAD = {
     "too many problems": (words("--source", "math_pairs", "--prompts", "90000"), 2, ["90,000", "Choose"]),
     "missing model folder": (words("--model", "./none/model"), 4, ["./none/model does not exist", "Check the path"]),
     "model of no kind": (words("--model", "large"), 4, ["large is neither a folder", "tiny"]),
-    "a function of one's own": (words("--kind", "python"), 3, ["Python function of your own", "ratchet.resume("]),
+    "a function of one's own": (
+        words("--kind", "python", "--max-answer-tokens", "32"),
+        3,
+        ["Python function of your own", "ratchet.resume("],
+    ),
     "nothing at all": (lambda tmp_path: [], 2, ["Give a settings file", "ratchet demo needs none"]),
     "folder taken": (taken, 3, ["taken already exists and is not empty", "another --out"]),
     "folder below a file": (a_file, 3, ["is a file", "another --out"]),
@@ -145,6 +151,80 @@ def test_bad_input_is_refused_before_any_model_loads(what, ratchet_command, no_m
     assert "\n" not in fault["message"]
     assert not POISON.search(out + err)
     assert not RunFolder.all()
+
+
+SEVERAL = ("--device", "cuda:31", "--max-answer-tokens", "600", "--model", "tiny")
+
+
+@pytest.mark.parametrize("check", [(), ("--check",)], ids=["start", "check"])
+def test_all_faults_are_told_at_once_before_any_model_loads(check, ratchet_command, no_model):
+    code, out, err = ratchet_command("train", *SEVERAL, *check, "--json")
+    assert code == 2
+    fault = json.loads(out.splitlines()[-1])["error"]
+    assert fault["code"] == "not_ready"
+    assert [problem["field"] for problem in fault["problems"]] == ["device", "rl.max_answer_tokens"]
+    assert all(problem["message"] in fault["message"] for problem in fault["problems"])
+    code, out, err = ratchet_command("train", *SEVERAL, *check)
+    assert code == 2
+    assert "Error: 2 things stand in the way of this run. (1) Device is cuda:31" in err
+    assert not RunFolder.all()
+
+
+def test_a_check_says_what_the_run_would_be_and_starts_nothing(ratchet_command, no_model, tmp_path):
+    code, out, err = ratchet_command("train", "--check", *flags(), "--out", tmp_path / "run")
+    assert (code, err) == (0, "")
+    for part in ("tiny", "32 training, 6 validation, 6 held-out rows", "2 hours", "Ready."):
+        assert part in out
+    assert not (tmp_path / "run").exists()
+    code, out, err = ratchet_command("train", "--check", *flags(), "--json")
+    report = json.loads(out)
+    assert (code, report["ready"], report["rows"]["training"]) == (0, True, 32)
+    assert 0 < report["longest_prompt_tokens"] <= report["window_tokens"] == 512
+    assert report["config"]["verifier"]["kind"] == "math_pairs"
+    assert not RunFolder.all()
+
+
+def test_a_check_loads_neither_torch_nor_transformers(tmp_path):
+    rows = write_rows(tmp_path / "rows.jsonl", GOOD_ROWS)
+    arguments = ["train", "--check", "--model", "tiny", "--device", "cpu", *ON_ROWS, rows]
+    code = (
+        f"import sys; from ratchet.cli import ratchet; code = ratchet.main({list(map(str, arguments))!r}, "
+        "standalone_mode=False)\n"
+        "print(code, [name for name in ('torch', 'transformers', 'datasets', 'huggingface_hub') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 ['huggingface_hub']"  # which counts weights by the headers of their files
+
+
+def test_rows_that_are_scored_on_elsewhere_refuse_check_and_start(ratchet_command, no_model, tmp_path, monkeypatch):
+    rows = write_rows(tmp_path / "data" / "train.jsonl", GOOD_ROWS)
+    train = [*ON_ROWS, rows.parent, "--model", "tiny"]
+    kept = Path(os.environ["RATCHET_HOME"]) / "datasets" / ("ab" * 32) / "test.jsonl"
+    places = {
+        "bench.jsonl": (tmp_path / "bench.jsonl", ("--against", tmp_path / "bench.jsonl")),
+        "test": (rows.parent / "test.jsonl", ()),
+        "test of dataset version abababababab": (kept, ()),
+    }
+    for name, (file, more) in places.items():
+        assert ratchet_command("train", *train, "--check")[0] == 0
+        write_rows(file, [{"question": "xylem"}, {"question": GOOD_ROWS[4]["prompt"].upper()}])
+        for check in (("--check",), ()):
+            code, out, err = ratchet_command("train", *train, *more, *check)
+            assert code == 2
+            assert re.search(rf"(training|validation) row 5 and {name} row 2\.", err)
+            assert not POISON.search(out + err)
+        file.unlink()
+    assert not RunFolder.all()
+
+
+def test_warnings_of_the_check_are_kept_with_the_run_that_starts(ratchet_command, tmp_path):
+    long = " ".join(f"word{number}" for number in range(40))
+    rows = write_rows(tmp_path / "train.jsonl", [*GOOD_ROWS, {"prompt": long, "ground_truth": "1"}])
+    near = write_rows(tmp_path / "bench.jsonl", [{"question": long.replace("word20", "other")}])
+    start = ["train", *ON_ROWS, rows, "--model", "tiny", "--against", near, "--rounds", "1", "--overlong", "leave_out"]
+    _code, _out, _err = ratchet_command(*start, "--no-signal-rounds", "9", "--prompts-per-round", "2", "--json")
+    notes = [event["text"] for folder in RunFolder.all() for event in folder.events() if event["event"] == "note"]
+    assert any("1 pair of rows is nearly the same" in note and "row 21 and bench.jsonl row 1" in note for note in notes)
 
 
 def test_a_full_disk_is_refused_before_any_model_loads(ratchet_command, no_model, monkeypatch):

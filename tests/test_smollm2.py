@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ratchet
-from ratchet.engine.model_files import SMOLLM2, _packaged_gguf
+from ratchet.model_files import SMOLLM2, _packaged_gguf
 
 GSM8K = Path(__file__).parent.parent.parent / "shared" / "data" / "gsm8k"
 

@@ -3,6 +3,7 @@
     RatchetError
     +-- InvalidSetting      the setting: a value is out of range or does not go with another
     +-- IncompatibleData    the data: rows that cannot be trained on, named by number
+    +-- NotReady            several of these at once, before a run starts
     +-- NotFound, Conflict  the state: no such run, or not in a state that allows the request
     +-- VerifierFailing, MetricRefused   the metric: too many answers could not be graded, or it cannot be used at all
     +-- OutOfMemory, DiskFull, ModelUnavailable, SamplerFailed, SandboxUnavailable   the machine
@@ -15,6 +16,7 @@ of a prompt, an answer or a ground truth: rows are named by number. Only the mes
 every error survives a pipe between processes.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 Stage = Literal["sampling", "update", "validation", "loading"]
@@ -46,6 +48,20 @@ class IncompatibleData(RatchetError):
     """Rows that cannot be used with these settings; up to 20 of them are named by number."""
 
     code = "incompatible_data"
+
+
+class NotReady(RatchetError):
+    """Several faults stand in the way of a run: settings, data, or what the machine lacks. ``faults`` holds them."""
+
+    code = "not_ready"
+
+    def __init__(self, faults: Sequence[RatchetError]) -> None:
+        listed = " ".join(f"({number}) {fault}" for number, fault in enumerate(faults, start=1))
+        super().__init__(f"{len(faults)} things stand in the way of this run. {listed}")
+        self.faults = tuple(faults)
+
+    def __reduce__(self) -> tuple[type["NotReady"], tuple[tuple[RatchetError, ...]]]:
+        return type(self), (self.faults,)
 
 
 class NotFound(RatchetError):

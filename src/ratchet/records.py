@@ -57,6 +57,14 @@ class Prompt:
 
 
 @dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt with the token ids that the policy is given for it."""
+
+    prompt: Prompt
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Grade:
     """The verifier's finding on one completion.
 

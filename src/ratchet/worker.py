@@ -32,7 +32,7 @@ from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.evaluate import score
 from ratchet.engine.grading import Grader
 from ratchet.engine.policy import Policy, load_policy
-from ratchet.engine.prepare import Prepared, advice_on_rate, data_hash, highest_reward, prepare
+from ratchet.engine.prepare import Prepared, data_hash, prepare
 from ratchet.engine.rounds import Engine, StopReason, Task, When, diagnosis, number_of_rounds, train
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.sampler.choice import what_stops_vllm
@@ -49,6 +49,7 @@ from ratchet.errors import (
     VerifierFailing,
 )
 from ratchet.journal import RunFolder, write_atomically
+from ratchet.readiness import advice_on_rate, highest_reward
 from ratchet.records import Ending, Group, Rollout, RoundRecord, RunResult, RunStatus, Validation
 from ratchet.round_lines import log_line, rollout_row
 

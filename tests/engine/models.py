@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from ratchet.config import LoraSettings
 from ratchet.engine.chat import Chat
-from ratchet.engine.model_files import ModelFiles
 from ratchet.engine.policy import Policy, with_new_adapter
+from ratchet.model_files import ModelFiles
 from ratchet.records import Completion, Grade, Group, Prompt, Rollout
 
 PAD, BOS, EOS, TURN, UNKNOWN = range(5)

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from ratchet.config import RewardSettings, RlSettings, RunConfig
 from ratchet.datasets import PromptStream
-from ratchet.engine.evaluate import EncodedPrompt
 from ratchet.engine.grading import Grader
 from ratchet.engine.rounds import Engine, Task, train
 from ratchet.engine.sampler import Sampled
 from ratchet.engine.update import Learner, new_optimizer
-from ratchet.records import Completion, Grade, Prompt
+from ratchet.records import Completion, EncodedPrompt, Grade, Prompt
 
 from .models import random_ids, tiny_policy
 from .ways import PACKED_WHOLE

@@ -11,10 +11,9 @@ import transformers
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
+from ratchet import model_files
 from ratchet.config import LoraSettings, RunConfig
-from ratchet.engine import model_files
 from ratchet.engine import policy as policy_module
-from ratchet.engine.model_files import locate, model_config
 from ratchet.engine.policy import (
     chosen_device,
     load_chat,
@@ -22,6 +21,7 @@ from ratchet.engine.policy import (
     refuse_mixture_of_experts,
 )
 from ratchet.errors import InvalidSetting, ModelUnavailable, OutOfMemory
+from ratchet.model_files import locate, model_config
 
 from .models import ARCHITECTURES, EOS, TURN, character_tokenizer, random_ids, tiny_model, tiny_policy
 
@@ -486,7 +486,7 @@ def test_a_device_that_is_not_there_is_an_invalid_setting(name, monkeypatch):
 
 def test_auto_takes_the_first_gpu_there_is_and_else_the_cpu(monkeypatch):
     for cuda, mps, expected in [(True, True, "cuda:0"), (False, True, "mps"), (False, False, "cpu")]:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda cuda=cuda: int(cuda))
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
         assert chosen_device("auto") == torch.device(expected)
 

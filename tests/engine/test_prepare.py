@@ -10,8 +10,9 @@ import pytest
 import ratchet
 from ratchet.config import RunConfig
 from ratchet.config_text import build
-from ratchet.engine.prepare import advice_on_rate, data_hash, highest_reward, prepare
+from ratchet.engine.prepare import data_hash, prepare
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
+from ratchet.readiness import advice_on_rate, highest_reward
 
 POISON = "zyzzyva"
 

@@ -22,11 +22,12 @@ from ratchet.engine.logprobs import PLAIN, RowForward, answer_logprobs, chosen_f
 from ratchet.engine.packing import PackedAnswer, pack
 from ratchet.engine.policy import load_chat, load_policy
 from ratchet.engine.prepare import prepare
-from ratchet.engine.quantization import is_quantized, load_keywords, refuse_impossible
+from ratchet.engine.quantization import is_quantized, load_keywords
 from ratchet.engine.recompute import recompute_layers
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.errors import InvalidSetting
+from ratchet.readiness.machine import refuse_impossible_quantization
 
 KINDS = ["8bit", "4bit"]
 LAYERS = {"8bit": Linear8bitLt, "4bit": Linear4bit}
@@ -254,14 +255,14 @@ def test_without_bitsandbytes_the_install_command_is_named(monkeypatch, kind):
     with pytest.raises(InvalidSetting, match=rf"Quantization is {kind}, .*not installed. Run: pip install") as caught:
         prepare(build({"quantization": kind}))
     assert caught.value.field == "quantization"
-    refuse_impossible("none", CPU)
+    refuse_impossible_quantization("none", "cpu")
 
 
 def test_an_apple_gpu_is_refused(monkeypatch, kind):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     with pytest.raises(InvalidSetting, match=rf"Quantization is {kind}, .*Apple GPU.*Choose none, or Device cpu"):
         prepare(build({"quantization": kind, "device": "mps"}))
-    refuse_impossible("none", torch.device("mps"))
+    refuse_impossible_quantization("none", "mps")
 
 
 def test_another_value_is_refused_with_those_there_are():

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from ratchet.engine.model_files import ModelFiles
 from ratchet.engine.sampler.vllm import VllmSampler
+from ratchet.model_files import ModelFiles
 
 from ..engine.models import tiny_model, tiny_policy
 

@@ -3,11 +3,11 @@
 import pytest
 
 from ratchet.engine.distribution import GREEDY, SamplingSettings
-from ratchet.engine.model_files import ModelFiles
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.sampler.vllm import VllmSampler
 from ratchet.errors import Interrupted
+from ratchet.model_files import ModelFiles
 
 from ..engine.models import EOS, TURN, random_ids, tiny_policy
 from .conftest import LONGEST, SHAPE

@@ -8,13 +8,14 @@ import io
 import json
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 import click
 
-from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound, RatchetError
+from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound, NotReady, RatchetError
 
 # Name -> (module, help). The modules import what they need, so a command costs nothing until it is called.
 COMMANDS = {
@@ -42,7 +43,12 @@ _EXIT_CODES: dict[type[RatchetError], int] = {
 
 
 def exit_code(error: RatchetError) -> int:
-    """Return the exit code of a fault; what is not in the table is the metric's, the machine's or the task's."""
+    """Return the exit code of a fault; what is not in the table is the metric's, the machine's or the task's.
+
+    Of several faults it is the first of the table: what is wrong with settings and data comes before anything else.
+    """
+    if isinstance(error, NotReady):
+        return min(map(exit_code, error.faults))
     return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), EXIT_TASK)
 
 
@@ -93,7 +99,7 @@ def main() -> NoReturn:
     except click.ClickException as error:
         _fail("usage", error.format_message(), EXIT_SETTING, as_json)
     except RatchetError as error:
-        _fail(error.code, str(error), exit_code(error), as_json)
+        _fail(error.code, str(error), exit_code(error), as_json, problems(error))
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", "Interrupted.", EXIT_INTERRUPTED, as_json)
     except Exception as error:
@@ -124,13 +130,22 @@ def _usage(error: click.UsageError) -> str:
     return error.format_message() + help_hint
 
 
-def fault(code: str, message: str) -> dict[str, dict[str, str]]:
+def fault(code: str, message: str) -> dict[str, dict[str, Any]]:
     """Return a fault as machines are told of it."""
     return {"error": {"code": code, "message": message}}
 
 
-def _fail(code: str, message: str, status: int, as_json: bool) -> NoReturn:
+def problems(error: RatchetError) -> list[dict[str, str]]:
+    """Return each of the faults that an error stands for: code, dotted key of the setting if it is one, message."""
+    faults = error.faults if isinstance(error, NotReady) else (error,)
+    return [{"code": one.code, "field": getattr(one, "field", ""), "message": str(one)} for one in faults]
+
+
+def _fail(code: str, message: str, status: int, as_json: bool, found: Sequence[dict[str, str]] = ()) -> NoReturn:
     tell(f"Error: {message}", err=True)
     if as_json:
-        tell(json.dumps(fault(code, message)))
+        told = fault(code, message)
+        if found:
+            told["error"]["problems"] = list(found)
+        tell(json.dumps(told))
     sys.exit(status)

@@ -24,6 +24,15 @@ def train() -> click.Command:
         params=[
             click.Argument(["config"], required=False, type=click.Path(path_type=Path)),
             *run_options(),
+            click.Option(["--check"], is_flag=True, help="Only say whether the run could start, and what it would be."),
+            click.Option(
+                ["--against"],
+                multiple=True,
+                metavar="FILE",
+                type=click.Path(path_type=Path),
+                help="JSONL file of rows you score on (prompt, messages, question or problem): rows to train on that "
+                "are among them refuse the run. May be given several times.",
+            ),
         ],
         context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
     )
@@ -56,14 +65,33 @@ def json_option() -> click.Option:
     return click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on the last line of stdout.")
 
 
-def _train(config: Path | None, out: Path | None, as_json: bool, **parameters: Any) -> int:
+def _train(
+    config: Path | None, out: Path | None, as_json: bool, check: bool, against: tuple[Path, ...], **parameters: Any
+) -> int:
     flags = given(parameters)
     if config is None and not flags:
         raise click.UsageError(
             "Give a settings file (the README shows one) or settings as flags. ratchet demo needs none."
         )
     settings = build(read_file(config) if config else {}, flags)
-    return start(settings, out, as_json=as_json)[0]
+    if check:
+        return _check(settings, out, against, as_json=as_json)
+    return start(settings, out, against=against, as_json=as_json)[0]
+
+
+def _check(settings: RunConfig, out: Path | None, against: tuple[Path, ...], *, as_json: bool) -> int:
+    """Print what the checks found; exit code 0 if the run could start, else that of its faults."""
+    from ratchet import service
+    from ratchet.cli.check import print_report, report_fields
+
+    report = service.check_run(settings, out, against=against)
+    report.close()
+    if as_json:
+        tell(json.dumps(report_fields(report)))
+        return min((exit_code(fault) for fault in report.faults), default=0)
+    print_report(report)
+    report.raise_faults()
+    return 0
 
 
 def _resume(run_or_folder: str, as_json: bool) -> int:
@@ -73,12 +101,16 @@ def _resume(run_or_folder: str, as_json: bool) -> int:
     return carry_out(lambda watch: service.resume(run_or_folder, watch=watch), rounds, as_json=as_json)[0]
 
 
-def start(settings: RunConfig, out: Path | None, *, as_json: bool) -> tuple[int, RunResult]:
+def start(
+    settings: RunConfig, out: Path | None, *, as_json: bool, against: tuple[Path, ...] = ()
+) -> tuple[int, RunResult]:
     """Start a run and follow it to its end; return the exit code and the result."""
     from ratchet import service
 
     return carry_out(
-        lambda watch: service.create_and_train(settings, out, watch=watch), settings.rl.rounds, as_json=as_json
+        lambda watch: service.create_and_train(settings, out, watch=watch, against=against),
+        settings.rl.rounds,
+        as_json=as_json,
     )
 
 

@@ -1,20 +1,11 @@
 """Scoring a prompt set greedily: validation in every round, and held-out problems before and after a run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ratchet.engine.distribution import GREEDY
 from ratchet.engine.grading import Grader, grade_while_sampling, outcome_counts, part_means
 from ratchet.engine.sampler import Sampler, SampleRequest
-from ratchet.records import Prompt, Rollout, Validation
-
-
-@dataclass(frozen=True)
-class EncodedPrompt:
-    """A prompt with the token ids that the policy is given for it."""
-
-    prompt: Prompt
-    token_ids: tuple[int, ...]
+from ratchet.records import EncodedPrompt, Rollout, Validation
 
 
 def score(

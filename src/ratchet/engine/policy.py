@@ -27,7 +27,6 @@ from ratchet.config import LoraSettings, Loss, RunConfig
 from ratchet.engine.chat import Chat
 from ratchet.engine.decoder.weights import decoder_weights
 from ratchet.engine.memory import Load, Shape, is_out_of_memory, out_of_memory_as
-from ratchet.engine.model_files import SMOLLM2, ModelFiles, conversion_path, in_folder, locate, model_config
 from ratchet.engine.quantization import (
     compute_dtype,
     is_quantized,
@@ -35,7 +34,19 @@ from ratchet.engine.quantization import (
     make_trainable,
     refuse_other_quantization,
 )
-from ratchet.errors import InvalidSetting, ModelUnavailable, RatchetError
+from ratchet.errors import ModelUnavailable, RatchetError
+from ratchet.model_files import (
+    EXPERT_COUNTS,
+    SMOLLM2,
+    ModelFiles,
+    conversion_path,
+    in_folder,
+    locate,
+    model_config,
+    refuse_vision,
+)
+from ratchet.readiness.machine import choose_device
+from ratchet.readiness.model import refuse_experts
 
 # Bars of several libraries would run through each other; what a run shows is decided by its surface.
 disable_progress_bar()
@@ -48,8 +59,6 @@ _WEIGHTS_NAMED = 3
 _WORKING_DEVIATION = 0.02
 # What the sampler knows how to copy from a prompt to its answers. A type that inherits from these may keep more.
 _CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
-
-_VISION_MODEL = "{} is a vision model. Ratchet trains text models: choose a text model."
 
 
 @dataclass
@@ -198,17 +207,7 @@ def chosen_device(setting: str) -> torch.device:
     Raises:
         InvalidSetting: that device is not there.
     """
-    if setting == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda", 0)
-        return torch.device("mps") if torch.backends.mps.is_available() else torch.device("cpu")
-    device = torch.device(setting)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise InvalidSetting(f"Device is {setting}, but this machine has {count} CUDA GPUs. Choose auto.", "device")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise InvalidSetting("Device is mps, but this machine has none. Choose auto.", "device")
-    return device
+    return torch.device(choose_device(setting, torch.cuda.device_count(), torch.backends.mps.is_available()))
 
 
 def load_chat(config: RunConfig) -> tuple[Chat, ModelFiles]:
@@ -221,9 +220,7 @@ def load_chat(config: RunConfig) -> tuple[Chat, ModelFiles]:
     # Reading GGUF takes most of a minute each time, and cannot be followed by quantizing at once.
     if files.gguf_file and (files.name == SMOLLM2 or config.quantization != "none"):
         files = _converted(files)
-    model_settings = model_config(files)
-    if "vision_config" in model_settings:
-        raise ModelUnavailable(_VISION_MODEL.format(files.name))
+    refuse_vision(files.name, model_config(files, config.revision))
     keywords = _load_keywords(files, config)
     with _unavailable(files):
         tokenizer = AutoTokenizer.from_pretrained(files.source, **keywords)
@@ -246,7 +243,8 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
     """
     device = chosen_device(config.device)
     dtype = compute_dtype(device)
-    keywords = _load_keywords(files, config) | load_keywords(config.quantization, device, model_config(files))
+    keywords = _load_keywords(files, config)
+    keywords |= load_keywords(config.quantization, device, model_config(files, config.revision))
     if files.gguf_file:
         keywords["quantization_config"] = GgufConfig(dequantize=True)
     with out_of_memory_as("loading"), _unavailable(files):
@@ -255,8 +253,7 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
         )
     _refuse_incomplete(files, report)
     refuse_other_quantization(model, files.name, config.quantization)
-    if getattr(model.config, "vision_config", None) is not None:  # of a hub id, whose configuration came with it
-        raise ModelUnavailable(_VISION_MODEL.format(files.name))
+    refuse_vision(files.name, {"vision_config": getattr(model.config, "vision_config", None)})
     with _unavailable(files):
         refuse_mixture_of_experts(model.config, config.rl.loss)
         layers = DynamicCache(config=model.config).layers
@@ -290,25 +287,15 @@ def _refuse_incomplete(files: ModelFiles, report: dict[str, Any]) -> None:
 def refuse_mixture_of_experts(model_config: Any, loss: Loss) -> None:
     """Refuse losses with a ratio per token for a mixture-of-experts model.
 
-    Its experts change with the smallest update, which blows such ratios up (Zheng et al. 2025, arXiv:2507.18071,
-    section 5.3); gspo's ratio per answer was made for them.
-
     Raises:
         InvalidSetting: the model is one and the loss is not gspo.
     """
-    experts = experts_of(model_config.get_text_config(decoder=True))
-    if experts > 1 and loss != "gspo":
-        raise InvalidSetting(
-            f"Loss is {loss}, but the base model is a mixture of {experts} experts, for which ratios per token are "
-            "unstable. Choose gspo. Training such models is little proven.",
-            field="rl.loss",
-        )
+    refuse_experts(experts_of(model_config.get_text_config(decoder=True)), loss)
 
 
 def experts_of(text_config: Any) -> int:
     """Return how many experts a layer of the model chooses from, 0 or 1 where it is no mixture of them."""
-    names = ("num_local_experts", "num_experts", "n_routed_experts")
-    return max(getattr(text_config, name, None) or 0 for name in names)
+    return max(getattr(text_config, name, None) or 0 for name in EXPERT_COUNTS)
 
 
 def with_new_adapter(model: Any, lora: LoraSettings, seed: int) -> PeftModel:
@@ -327,7 +314,7 @@ def _load_keywords(files: ModelFiles, config: RunConfig) -> dict[str, Any]:
     keywords: dict[str, Any] = {}
     if files.gguf_file:
         keywords["gguf_file"] = files.gguf_file
-    if not files.identity:  # a hub id
+    if files.is_on_hub:
         keywords["revision"] = config.revision
     return keywords
 
@@ -355,7 +342,7 @@ def _unavailable(files: ModelFiles) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         reason = _reason(error)
-        advice = "" if files.identity else " Without a network, give a local folder."
+        advice = " Without a network, give a local folder." if files.is_on_hub else ""
         raise ModelUnavailable(f"The base model {files.name} cannot be loaded: {reason}{advice}") from error
 
 

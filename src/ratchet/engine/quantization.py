@@ -10,7 +10,6 @@ to float32, the largest of which, embeddings and output layer, would then take t
 quantized train in bfloat16 with those very weights.
 """
 
-import importlib.util
 from functools import partial
 from typing import Any
 
@@ -21,30 +20,8 @@ from transformers import BitsAndBytesConfig
 from ratchet.config import Quantization
 from ratchet.errors import InvalidSetting
 
-_INSTALL = "pip install 'bitsandbytes>=0.50'"
 _INT8_MOST = 127
 _WORDS: dict[Quantization, str] = {"none": "unquantized", "8bit": "in 8 bits", "4bit": "in 4 bits"}
-
-
-def refuse_impossible(quantization: Quantization, device: torch.device) -> None:
-    """Refuse a quantization that this machine cannot do.
-
-    Raises:
-        InvalidSetting: bitsandbytes is not installed, or the device is an Apple GPU.
-    """
-    if quantization == "none":
-        return
-    if device.type == "mps":
-        raise InvalidSetting(
-            f"Quantization is {quantization}, but the device is an Apple GPU (mps), on which bitsandbytes cannot "
-            "train. Choose none, or Device cpu.",
-            "quantization",
-        )
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise InvalidSetting(
-            f"Quantization is {quantization}, but the package bitsandbytes is not installed. Run: {_INSTALL}",
-            "quantization",
-        )
 
 
 def load_keywords(quantization: Quantization, device: torch.device, stored: dict[str, Any]) -> dict[str, Any]:

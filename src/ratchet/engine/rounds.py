@@ -25,7 +25,7 @@ from ratchet.datasets import PromptStream
 from ratchet.engine.advantages import REWARD_RESOLUTION
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.distribution import SamplingSettings
-from ratchet.engine.evaluate import EncodedPrompt, score
+from ratchet.engine.evaluate import score
 from ratchet.engine.grading import (
     Grader,
     failure_counts,
@@ -38,7 +38,7 @@ from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.update import Learner, update
 from ratchet.errors import Interrupted, NoLearningSignal
-from ratchet.records import Ending, Group, Learned, Rollout, RoundRecord, Seconds, Validation
+from ratchet.records import EncodedPrompt, Ending, Group, Learned, Rollout, RoundRecord, Seconds, Validation
 
 # Draws of a round at most, with dynamic sampling. DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.2) draws until
 # the batch is full; a bound keeps a task that has become easy from drawing for ever.

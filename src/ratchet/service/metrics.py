@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.config import CustomVerifier, RunConfig
+from ratchet.config import CompositeVerifier, CustomVerifier, RunConfig, VerifierSettings
 from ratchet.datasets.readers import BadRow, table
 from ratchet.datasets.rows import converted
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, MetricRefused, NotFound
@@ -103,7 +103,7 @@ def for_run(name: str, version: int | None) -> "StoredMetric":
 
 
 def with_source(config: RunConfig) -> RunConfig:
-    """Return a run's settings with the version of its metric and that version's source filled in.
+    """Return a run's settings with the version of its metric, and that version's source, filled in; a composite's too.
 
     Settings that bring the source of a metric which is not kept here, such as those of another machine's run, stay as
     they are.
@@ -114,13 +114,29 @@ def with_source(config: RunConfig) -> RunConfig:
         InvalidSetting: the settings bring a source that is not the version's.
     """
     verifier = config.verifier
-    if not isinstance(verifier, CustomVerifier) or not verifier.metric:
+    if isinstance(verifier, CustomVerifier):
+        filled: VerifierSettings = _with_source(verifier)
+    elif isinstance(verifier, CompositeVerifier):
+        parts = [
+            part.model_copy(update={"verifier": _with_source(part.verifier)})
+            if isinstance(part.verifier, CustomVerifier)
+            else part
+            for part in verifier.parts
+        ]
+        filled = verifier.model_copy(update={"parts": tuple(parts)})
+    else:
         return config
+    return config.model_copy(update={"verifier": filled})
+
+
+def _with_source(verifier: CustomVerifier) -> CustomVerifier:
+    if not verifier.metric:
+        return verifier
     try:
         found = for_run(verifier.metric, verifier.version)
     except NotFound:
         if verifier.source:
-            return config
+            return verifier
         raise
     if verifier.source not in ("", found.source):
         raise InvalidSetting(
@@ -128,8 +144,7 @@ def with_source(config: RunConfig) -> RunConfig:
             "verifier.source out, or name the version that is meant.",
             "verifier.source",
         )
-    update = {"metric": found.name, "version": found.version, "source": found.source}
-    return config.model_copy(update={"verifier": verifier.model_copy(update=update)})
+    return verifier.model_copy(update={"metric": found.name, "version": found.version, "source": found.source})
 
 
 def try_out(file: Path, rows: Path) -> list[Tried]:

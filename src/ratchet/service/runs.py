@@ -4,15 +4,16 @@ A surface parses, calls one of these and renders. Nothing here prints, and torch
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict
-from ratchet.journal import RunFolder, check_room, damage_as_error, ratchet_home, resolved, unusable_as_error
+from ratchet.journal import RunFolder, damage_as_error
 from ratchet.records import RoundRecord, RunResult
+from ratchet.service.readiness import check_run, refuse_unusable
 
 if TYPE_CHECKING:
     from ratchet.worker import Watch
@@ -21,9 +22,6 @@ log = logging.getLogger(__name__)
 
 # A run without an end in its journal is at work, or was killed.
 SummaryStatus = Literal["training", "interrupted", "completed", "stopped_early", "failed", "cancelled"]
-
-# Room for samples, log and journal; the adapter and checkpoint come on top once the model is known.
-_LEAST_ROOM_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -48,25 +46,32 @@ def create_and_train(
     *,
     function: Callable[..., Any] | None = None,
     watch: "Watch | None" = None,
+    against: Sequence[Path] = (),
 ) -> RunResult:
     """Check a run, make its folder, and work on it until it ends. A run that fails its checks leaves no folder.
 
+    Args:
+        config: Settings as given.
+        out: The run folder; one under the user's data folder by default.
+        function: The user's own verifier.
+        watch: Whom to tell.
+        against: JSONL files of rows that the user scores on: no row to train on may be among them.
+
     Raises:
-        InvalidSetting, IncompatibleData, ModelUnavailable, Conflict, DiskFull: before any weights load.
+        InvalidSetting, IncompatibleData, ModelUnavailable, Conflict, DiskFull: before any weights load; NotReady for
+            several of them.
         RatchetError: what failed the run afterwards; its folder says so too.
     """
-    refuse_taken(out)
-    place, advice = out or ratchet_home(), "Choose another --out." if out else "Set RATCHET_HOME to another folder."
-    with unusable_as_error(place, advice):
-        check_room(_existing_parent(place, advice), _LEAST_ROOM_BYTES)
-    from ratchet.service.datasets import with_version
-    from ratchet.service.metrics import with_source
-
-    config = with_source(with_version(config))
-    from ratchet import worker
-    from ratchet.engine.prepare import prepare
-
-    prepared = prepare(config, function)
+    refuse_unusable(out)
+    report = check_run(config, out, function=function, against=against)
+    try:
+        report.raise_faults()
+        from ratchet import worker
+        from ratchet.engine.prepare import prepare
+    except BaseException:
+        report.close()
+        raise
+    prepared = prepare(report.config, function, report.rows)
     try:
         folder = RunFolder.create(prepared.config, out)
     except BaseException:
@@ -89,16 +94,6 @@ def resume(
 
     worker.refuse_ended(folder)
     return worker.run(folder, function=function, watch=watch)
-
-
-def refuse_taken(out: Path | None) -> None:
-    """Refuse a folder for a new run that holds something already, before anything costly is done.
-
-    Raises:
-        Conflict: it exists and is not empty.
-    """
-    if out is not None:
-        RunFolder.refuse_taken(resolved(out))
 
 
 def list_runs() -> list[RunSummary]:
@@ -197,12 +192,3 @@ def _summary(folder: RunFolder) -> RunSummary:
         ended=ended,
         notes=tuple(dict.fromkeys(event["text"] for event in events if event["event"] == "note")),
     )
-
-
-def _existing_parent(path: Path, advice: str) -> Path:
-    path = resolved(path, advice)
-    while not path.exists():
-        path = path.parent
-    if not path.is_dir():
-        raise Conflict(f"{path} is a file, so no run folder can be made in it. {advice}")
-    return path

@@ -5,22 +5,20 @@ Knows what stands in vLLM's way without importing it; only a sampler that is cho
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Literal
 
 import torch
 
 from ratchet.config import Quantization, SamplerSettings
-from ratchet.engine.model_files import ModelFiles
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampler
 from ratchet.engine.sampler.decoder_batch import BatchKind, batches_of
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.errors import InvalidSetting
+from ratchet.model_files import ModelFiles
+from ratchet.readiness.machine import absent_sampler
 
 Backend = Literal["in_process", "vllm"]
-
-INSTALL = "pip install 'ratchet-rl[vllm]'"
 
 
 @dataclass(frozen=True)
@@ -50,21 +48,11 @@ def choose(settings: SamplerSettings, device: torch.device, files: ModelFiles, q
     raise obstacle
 
 
-def refuse_absent(settings: SamplerSettings) -> None:
-    """Refuse, before any weights load, a vLLM that is asked for and not installed.
-
-    Raises:
-        InvalidSetting: it is not.
-    """
-    if settings.backend == "vllm" and (absent := _absent()):
-        raise absent
-
-
 def what_stops_vllm(
     settings: SamplerSettings, device: torch.device, files: ModelFiles, quantization: Quantization
 ) -> InvalidSetting | None:
     """Return why vLLM cannot sample here, in words; None if nothing is known to stop it."""
-    if absent := _absent():
+    if absent := absent_sampler():
         return absent
     if device.type not in ("cuda", "cpu"):
         return InvalidSetting(
@@ -91,14 +79,6 @@ def what_stops_vllm(
     if device.type == "cuda":
         return _what_stops_share(settings.gpu_memory_share, *torch.cuda.mem_get_info(device))
     return None
-
-
-def _absent() -> InvalidSetting | None:
-    if find_spec("vllm") is not None:
-        return None
-    return InvalidSetting(
-        f"vLLM is not installed. Run {INSTALL}, or choose Generation backend in_process.", "sampler.backend"
-    )
 
 
 def _what_stops_share(share: float, free: int, total: int) -> InvalidSetting | None:

@@ -1,0 +1,63 @@
+"""What ``ratchet train --check`` shows: the run in a few lines, notes, warnings, and whether it could start."""
+
+from typing import Any
+
+from rich.markup import escape
+
+from ratchet.cli import fault, problems
+from ratchet.cli.console import console_for
+from ratchet.errors import NotReady
+from ratchet.readiness import Report
+
+
+def print_report(report: Report) -> None:
+    """Print a report for people, all but its faults, with which the command ends."""
+    console = console_for(as_json=False)
+    for label, value in _summary(report).items():
+        console.print(f"[bold]{label:<17}[/bold] {escape(value)}")
+    for note in report.notes:
+        console.print(f"[yellow]Note:[/yellow] {escape(note)}")
+    for warning in report.warnings:
+        console.print(f"[yellow]Warning:[/yellow] {escape(warning)}")
+    if not report.faults:
+        console.print("[green]Ready.[/green] Nothing stands in the way of this run; it was not started.")
+
+
+def report_fields(report: Report) -> dict[str, Any]:
+    """Return a report for machines; ``error`` is there if the run could not start."""
+    fields: dict[str, Any] = {
+        "ready": not report.faults,
+        "device": report.device,
+        "time_limit_hours": report.config.limits.time_hours,
+        "rows": report.row_counts,
+        "longest_prompt_tokens": report.longest_prompt,
+        "window_tokens": report.window,
+        "notes": list(report.notes),
+        "warnings": list(report.warnings),
+        "config": report.config.model_dump(mode="json"),
+    }
+    if report.faults:
+        error = report.faults[0] if len(report.faults) == 1 else NotReady(report.faults)
+        told = fault(error.code, str(error))
+        told["error"]["problems"] = problems(error)
+        fields |= told
+    return fields
+
+
+def _summary(report: Report) -> dict[str, str]:
+    config, rl = report.config, report.config.rl
+    hours = config.limits.time_hours
+    rows = ", ".join(f"{count:,} {split}" for split, count in report.row_counts.items() if count)
+    prompt = "not known" if report.longest_prompt is None else f"{report.longest_prompt:,} tokens"
+    window = "no limit known" if report.window is None else f"{report.window:,} tokens"
+    return {
+        "Base model": config.model,
+        "Device": report.device or f"{config.device}, which is not there",
+        "Data": f"{config.data.source}: {rows} rows" if rows else f"{config.data.source}: not read",
+        "Verifier": config.verifier.kind if config.verifier else "none",
+        "Rounds": f"{rl.rounds}, of {rl.prompts_per_round} prompts with {rl.answers_per_prompt} answers each",
+        "Longest prompt": prompt,
+        "Longest answer": f"{rl.max_answer_tokens:,} tokens",
+        "Window": window,
+        "Longest duration": "no limit" if hours is None else f"{hours:g} hours",
+    }

@@ -1,0 +1,108 @@
+"""From a conversation to the token ids that the model is given: the rules around a chat template, whoever renders it.
+
+The engine renders and tokenizes with transformers, the checks before a run with ``tokens.py``; both do it through
+``PromptEncoder``, so that they agree on everything else.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ratchet.errors import InvalidSetting
+from ratchet.records import Message
+
+# For models that bring no chat template. Nothing but the text itself marks the turns, so any tokenizer can read it.
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'system' %}{{ message.content }}\n\n"
+    "{% elif message.role == 'user' %}Question: {{ message.content }}\n"
+    "{% else %}Answer: {{ message.content }}{{ eos_token }}\n\n{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}Answer:{% endif %}"
+)
+
+# No template writes this itself, so that one which drops the system message is found out.
+_PROBE = "ratchet-7f3a"
+
+
+class PromptEncoder:
+    """Encodes conversations for one model with one set of template options.
+
+    Attributes:
+        is_plain: The model brings no chat template, and the plain one is used.
+        prefilled_think: The template already opens ``<think>`` for the answer.
+        reasons: The template knows of ``<think>``, and has not already closed it for the answer.
+        window: How many tokens the tokenizer's own settings allow, None where they set no limit.
+        unread_options: The names of template options that the template does not read.
+    """
+
+    def __init__(
+        self,
+        render: Callable[[list[Message]], str],
+        tokenize: Callable[[str], Sequence[int]],
+        *,
+        template: str | None,
+        option_names: Sequence[str],
+        beginning: tuple[int, ...],
+        window: int | None,
+    ) -> None:
+        """Try the template on conversations of ours.
+
+        Args:
+            render: Applies the chat template, up to where the answer begins; may fail in any way.
+            tokenize: Turns text into ids, adding no special tokens.
+            template: The model's own template; None if it brings none, and ``render`` applies ``PLAIN_TEMPLATE``.
+            option_names: The names of the template options that ``render`` passes on.
+            beginning: The id that the tokenizer writes before a text by itself; written before plain prompts, whose
+                template writes none, since some base models are lost without theirs.
+            window: The tokenizer's own limit in tokens.
+
+        Raises:
+            InvalidSetting: the template fails on a conversation of one turn.
+        """
+        self._apply, self._tokenize = render, tokenize
+        self.is_plain = template is None
+        self.window = window
+        self.unread_options = tuple(name for name in option_names if name not in (template or ""))
+        self._beginning = beginning if self.is_plain else ()
+        self._takes_system = self._accepts([{"role": "system", "content": _PROBE}, {"role": "user", "content": "u"}])
+        opening = self._render([{"role": "user", "content": "u"}])
+        self.prefilled_think = opening.rstrip().endswith("<think>")
+        self.reasons = "<think>" in (template or "") and not opening.rstrip().endswith("</think>")
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the token ids of a conversation up to where the answer begins.
+
+        Raises:
+            InvalidSetting: the template fails on it, or makes nothing of it.
+        """
+        # The template of a model writes the special tokens itself.
+        ids = self._beginning + tuple(self._tokenize(self._render(self._turns(messages))))
+        if not ids:
+            raise InvalidSetting(
+                f"The model's chat template makes no token at all of a conversation of {len(messages)} turns. "
+                "Check Chat template options, or choose an instruction-tuned model.",
+                field="prompt.template_options",
+            )
+        return ids
+
+    def _turns(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages, a system message moved into the first user turn for templates that refuse it."""
+        if self._takes_system or messages[0]["role"] != "system":
+            return list(messages)
+        system, first, *rest = messages
+        return [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+    def _render(self, messages: list[Message]) -> str:
+        try:
+            return self._apply(messages)
+        except Exception as error:  # a template is a program, and fails in any way that programs do
+            raise InvalidSetting(
+                f"The model's chat template failed on a conversation of {len(messages)} turns "
+                f"({type(error).__name__}). Check Chat template options, or choose an instruction-tuned model.",
+                field="prompt.template_options",
+            ) from error
+
+    def _accepts(self, messages: list[Message]) -> bool:
+        try:
+            return messages[0]["content"] in self._render(messages)
+        except InvalidSetting:
+            return False  # it refuses the message

@@ -1,0 +1,27 @@
+"""Whether a run can start: everything that is checked before a model loads, without torch and transformers.
+
+``check`` makes all checks, for drafts, ``ratchet train --check`` and the start of a run. The engine's ``prepare`` makes
+those that a run depends on by the very same functions, with the tokenizer that the run is trained with.
+"""
+
+from ratchet.readiness.advice import advice, advice_on_rate, highest_reward
+from ratchet.readiness.check import Report, check
+from ratchet.readiness.faults import Faults
+from ratchet.readiness.model import Fitted, Window, fit, refuse_experts, window_of
+from ratchet.readiness.rows import Rows, open_rows
+
+__all__ = [
+    "Faults",
+    "Fitted",
+    "Report",
+    "Rows",
+    "Window",
+    "advice",
+    "advice_on_rate",
+    "check",
+    "fit",
+    "highest_reward",
+    "open_rows",
+    "refuse_experts",
+    "window_of",
+]

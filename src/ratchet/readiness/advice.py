@@ -1,0 +1,105 @@
+"""What a user should know before a run starts. Nothing here stops it."""
+
+from ratchet.config import CompositeVerifier, RunConfig, VerifierSettings
+from ratchet.datasets.encoder import PromptEncoder
+
+# Learning rates that work for LoRA on models from this size on. Twenty steps at 5e-6 were measured to move nothing.
+_USUAL_RATES = (2e-5, 1e-3)
+_LARGE_PARAMETERS = 100_000_000
+
+
+def advice(config: RunConfig, encoder: PromptEncoder | None, prompts: int, device: str) -> list[str]:
+    """Return what is worth knowing of the settings.
+
+    Args:
+        config: Resolved, system prompt and worked examples included.
+        encoder: What is known of the model's chat template; None where it is not known yet.
+        prompts: How many training prompts there are.
+        device: Where the run will be.
+    """
+    return [
+        *([] if encoder is None else _on_template(config, encoder)),
+        *_on_prompt(config),
+        *_on_size(config, prompts),
+        *_on_reward(config),
+        *_on_quantization(config, device),
+    ]
+
+
+def highest_reward(config: RunConfig) -> float:
+    """Return the reward of a right answer in the form that the prompt teaches.
+
+    1, unless a format bonus is on whose form neither the system prompt nor a worked example shows: a model that is
+    never told of it does not earn it.
+    """
+    mark = {"tags": "<answer>", "boxed": "\\boxed"}.get(config.reward.format_bonus or "off")
+    examples = config.prompt.worked_examples
+    shown = [] if isinstance(examples, int) else [example.assistant for example in examples]
+    taught = [config.prompt.system_prompt or "", *shown]
+    if mark is None or any(mark in text for text in taught):
+        return 1.0
+    return 1 / (1 + config.reward.format_weight)
+
+
+def advice_on_rate(config: RunConfig, model_parameters: int) -> str | None:
+    """Return what to know of the learning rate for a model of that size; None if it is usual."""
+    low, high = _USUAL_RATES
+    if model_parameters < _LARGE_PARAMETERS or low <= config.learning_rate <= high:
+        return None
+    effect = "twenty steps will hardly move it" if config.learning_rate < low else "training may collapse"
+    return (
+        f"Learning rate is {config.learning_rate:g}; for LoRA on a model of {model_parameters / 1e6:.0f} million "
+        f"parameters {low:g} to {high:g} is usual, and {effect}."
+    )
+
+
+def _on_template(config: RunConfig, encoder: PromptEncoder) -> list[str]:
+    notes = []
+    if encoder.is_plain:
+        notes.append("The model brings no chat template; a plain one (Question: ... Answer: ...) is used.")
+    if encoder.unread_options:
+        names = ", ".join(encoder.unread_options)
+        notes.append(f"The model's chat template does not read these of the Chat template options: {names}.")
+    if encoder.reasons and config.reward.format_bonus != "tags" and _reads_whole(config.verifier):
+        notes.append(
+            "The model's chat template reasons (<think>), and the verifier reads the whole answer, reasoning included. "
+            "Set verifier.read to after_reasoning to check what comes after </think>."
+        )
+    return notes
+
+
+def _reads_whole(verifier: VerifierSettings | None) -> bool:
+    """Tell whether a verifier, or one of its parts, reads answers as a whole."""
+    if isinstance(verifier, CompositeVerifier):
+        return any(_reads_whole(part.verifier) for part in verifier.parts)
+    return verifier is not None and verifier.read == "whole"
+
+
+def _on_prompt(config: RunConfig) -> list[str]:
+    if config.prompt.system_prompt or config.prompt.worked_examples or config.model == "tiny":
+        return []
+    return ["Nothing in the prompt says where the answer goes: neither a system prompt nor worked examples."]
+
+
+def _on_size(config: RunConfig, prompts: int) -> list[str]:
+    if prompts >= config.rl.prompts_per_round:
+        return []
+    return [
+        f"Prompts per round is {config.rl.prompts_per_round}, but there are {prompts} training prompts: each round "
+        "takes each of them once."
+    ]
+
+
+def _on_reward(config: RunConfig) -> list[str]:
+    if (highest := highest_reward(config)) == 1:
+        return []
+    return [
+        f"Nothing in the prompt asks for the form of the format bonus ({config.reward.format_bonus}): a right "
+        f"answer without it earns {highest:.2f}, which is then the highest reachable reward."
+    ]
+
+
+def _on_quantization(config: RunConfig, device: str) -> list[str]:
+    if config.quantization == "none" or device != "cpu":
+        return []
+    return [f"Quantization is {config.quantization}: on a CPU it saves memory but no time."]

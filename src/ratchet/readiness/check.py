@@ -1,0 +1,171 @@
+"""All checks of a run before anything is loaded for it, and what they found."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ratchet.config import RunConfig
+from ratchet.datasets.benchmarks import Benchmark
+from ratchet.datasets.encoder import PromptEncoder
+from ratchet.datasets.tokens import NotCountable, open_encoder
+from ratchet.errors import RatchetError
+from ratchet.model_files import Place, experts_in, find, model_config, parameter_count, refuse_vision
+from ratchet.readiness.advice import advice, advice_on_rate
+from ratchet.readiness.faults import Faults, raise_all
+from ratchet.readiness.leaks import DISJOINT_BY_THEMSELVES, leak_notes, leaks_of, refuse_leaks
+from ratchet.readiness.machine import device_here, refuse_absent_sampler, refuse_impossible_quantization
+from ratchet.readiness.model import Fitted, Window, fit, refuse_experts, window_of
+from ratchet.readiness.rows import Rows, open_rows
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the checks of a run found. It can start where there are no faults.
+
+    Attributes:
+        config: Resolved; with system prompt and worked examples where the rows could be loaded.
+        faults: All that stands in the way.
+        notes: What the data says of itself and what was done about it.
+        warnings: What a user should think about before starting.
+        device: Where the run would be, None where that device is not there.
+        row_counts: Rows of each split that would be used.
+        longest_prompt: Tokens of the longest of them, None where they could not be counted.
+        window: Tokens that prompt and answer share, None where no limit is known.
+        rows: The opened rows, for a run that starts now; whoever has the report closes their verifier.
+    """
+
+    config: RunConfig
+    faults: tuple[RatchetError, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    device: str | None
+    row_counts: dict[str, int]
+    longest_prompt: int | None
+    window: int | None
+    rows: Rows | None
+
+    def raise_faults(self) -> None:
+        """Raise what stands in the way, if anything: a single fault as it is, several as one ``NotReady``."""
+        raise_all(self.faults)
+
+    def close(self) -> None:
+        """Release what the rows hold."""
+        if self.rows:
+            self.rows.verifier.close()
+
+
+def check(
+    config: RunConfig,
+    function: Callable[..., Any] | None = None,
+    *,
+    own_test: Benchmark | None = None,
+    benchmarks: Sequence[Benchmark] = (),
+    faults: Faults | None = None,
+) -> Report:
+    """Make all checks, and report everything that they find.
+
+    Args:
+        config: Settings as given or as stored.
+        function: The user's own verifier, for ``verifier.kind`` python.
+        own_test: The test rows of the run's own data, where it has some.
+        benchmarks: What else the user scores on.
+        faults: What was found already.
+    """
+    faults = faults or Faults()
+    config = config.resolved()
+    device = _device(config, faults)
+    rows = open_rows(config, function, faults)
+    try:
+        model = _Model.of(config, faults)
+        if rows is None:
+            return _report(config, faults, device, model)
+        return _with_rows(rows, faults, device, model, own_test, benchmarks)
+    except BaseException:
+        if rows:
+            rows.verifier.close()
+        raise
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What is known of the model: nothing where it cannot be found, no encoder where only transformers has one."""
+
+    window: Window | None = None
+    encoder: PromptEncoder | None = None
+    parameters: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: RunConfig, faults: Faults) -> "_Model":
+        with faults.gathered():
+            place = find(config.model)
+            settings = model_config(place, config.revision)
+            refuse_vision(place.name, settings)
+            with faults.gathered():
+                refuse_experts(experts_in(settings), config.rl.loss)
+            encoder, notes = _encoder(config, place, faults)
+            window = None
+            with faults.gathered():
+                window = window_of(config, settings, encoder.window if encoder else None)
+            return cls(window, encoder, parameter_count(place), notes)
+        return cls()
+
+
+def _device(config: RunConfig, faults: Faults) -> str | None:
+    device = None
+    with faults.gathered():
+        device = device_here(config.device)
+    with faults.gathered():
+        refuse_absent_sampler(config.sampler)
+    with faults.gathered():
+        refuse_impossible_quantization(config.quantization, device or "")
+    return device
+
+
+def _encoder(config: RunConfig, place: Place, faults: Faults) -> tuple[PromptEncoder | None, tuple[str, ...]]:
+    try:
+        with faults.gathered():
+            return open_encoder(place, config.revision, config.prompt.template_options), ()
+    except NotCountable as reason:
+        return None, (str(reason),)
+    return None, ()
+
+
+def _with_rows(
+    rows: Rows,
+    faults: Faults,
+    device: str | None,
+    model: _Model,
+    own_test: Benchmark | None,
+    benchmarks: Sequence[Benchmark],
+) -> Report:
+    config, dataset = rows.config, rows.dataset
+    fitted = Fitted()
+    has_prompt_setup = not isinstance(config.prompt.worked_examples, int)  # a fault is noted otherwise
+    if model.encoder and model.window and has_prompt_setup:
+        fitted = fit(config, dataset, model.encoder, model.window, faults)
+    found: list[str] = []
+    if config.data.source not in DISJOINT_BY_THEMSELVES:
+        with faults.gathered():
+            leaks = leaks_of(dataset, own_test, benchmarks, found)
+            found += leak_notes(leaks)
+            refuse_leaks(leaks)
+    counts = {"training": len(dataset.train), "validation": len(dataset.validation), "held-out": len(dataset.heldout)}
+    if fitted.train:
+        counts = {"training": len(fitted.train), "validation": len(fitted.validation), "held-out": len(fitted.heldout)}
+    rate = None if model.parameters is None else advice_on_rate(config, model.parameters)
+    warnings = [*found, *advice(config, model.encoder, counts["training"], device or ""), *filter(None, [rate])]
+    report = _report(config, faults, device, model)
+    return replace(
+        report,
+        notes=(*rows.notes, *fitted.notes, *report.notes),
+        warnings=tuple(warnings),
+        row_counts=counts,
+        longest_prompt=fitted.longest_prompt or None,
+        rows=replace(rows, notes=(*rows.notes, *found)),
+    )
+
+
+def _report(config: RunConfig, faults: Faults, device: str | None, model: _Model) -> Report:
+    window = None if model.window is None else model.window.tokens
+    return Report(config, tuple(faults.found), model.notes, (), device, {}, None, window, None)

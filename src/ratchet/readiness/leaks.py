@@ -1,0 +1,81 @@
+"""Do the rows of a run come up again where it is scored? The leak guard, applied to a run's dataset."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ratchet.datasets import Dataset
+from ratchet.datasets.benchmarks import Benchmark, text_of, texts
+from ratchet.datasets.leak_guard import NEAR_JACCARD, SHINGLE_WORDS, Leaks, Pair, Row, find_leaks
+from ratchet.errors import IncompatibleData
+from ratchet.readiness.rows import MOST_ROWS_NAMED
+
+# Its problems are short and made to differ as problems, which the guard, comparing texts, could not tell.
+DISJOINT_BY_THEMSELVES = ("math_pairs",)
+TRAINING, VALIDATION = "training", "validation"
+
+
+def leaks_of(dataset: Dataset, own_test: Benchmark | None, benchmarks: Sequence[Benchmark], notes: list[str]) -> Leaks:
+    """Compare the rows that a run reads with one another, with the test rows of its own data and with benchmarks.
+
+    Args:
+        dataset: The rows of the run.
+        own_test: The test rows of its data, if there are any.
+        benchmarks: What else is scored on.
+        notes: Told of files that cannot be used and that nobody asked for: they stop no run.
+
+    Raises:
+        IncompatibleData: a file that was asked for cannot be used.
+    """
+    data = [*_rows(dataset), *([] if own_test is None else _texts(own_test, notes))]
+    return find_leaks(data, (_texts(one, notes) for one in benchmarks), unshared=(TRAINING, VALIDATION))
+
+
+def refuse_leaks(leaks: Leaks) -> None:
+    """Refuse rows that stand in two places.
+
+    Raises:
+        IncompatibleData: there are such rows, up to 20 of them named by split and number.
+    """
+    if leaks.exact:
+        count = "1 row stands" if len(leaks.exact) == 1 else f"{len(leaks.exact):,} rows stand"
+        raise IncompatibleData(
+            f"{count} in two places that may share none, the same but for case, spacing and punctuation: "
+            f"{_named(leaks.exact)}. Take them out of one of the two, or what is measured there says nothing."
+        )
+
+
+def leak_notes(leaks: Leaks) -> list[str]:
+    """Return what is worth knowing of repeats and of rows that are nearly the same; neither stops a run."""
+    notes = []
+    if repeats := leaks.repeats.get(TRAINING, 0):
+        rows = "1 training row asks" if repeats == 1 else f"{repeats:,} training rows ask"
+        notes.append(f"{rows} what an earlier one asks.")
+    if leaks.near:
+        pairs = "1 pair of rows is" if len(leaks.near) == 1 else f"{len(leaks.near):,} pairs of rows are"
+        notes.append(
+            f"{pairs} nearly the same ({NEAR_JACCARD:.0%} or more of their sequences of {SHINGLE_WORDS} words): "
+            f"{_named(leaks.near)}. If they ask the same, what is measured there is too good."
+        )
+    return notes
+
+
+def _rows(dataset: Dataset) -> Iterator[Row]:
+    for split, prompts in ((TRAINING, dataset.train), (VALIDATION, dataset.validation)):
+        for prompt in prompts:
+            yield Row(split, prompt.id, text_of(prompt.messages))
+
+
+def _texts(benchmark: Benchmark, notes: list[str]) -> list[Row]:
+    try:
+        return list(texts(benchmark))
+    except IncompatibleData as fault:
+        if benchmark.is_asked_for:
+            raise
+        notes.append(f"The rows to train on could not be compared with {benchmark.name} rows. {fault}")
+        return []
+
+
+def _named(pairs: Sequence[Pair]) -> str:
+    named = [f"{one.split} row {one.number} and {one.other_split} row {one.other_number}" for one in pairs]
+    shown: Iterable[str] = named[:MOST_ROWS_NAMED]
+    more = [f"and {len(named) - MOST_ROWS_NAMED:,} more"] if len(named) > MOST_ROWS_NAMED else []
+    return "; ".join([*shown, *more])

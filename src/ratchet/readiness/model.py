@@ -1,0 +1,138 @@
+"""What the model asks of settings and rows: a loss that goes with it, and prompts that fit its window."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ratchet.config import Loss, RunConfig
+from ratchet.datasets import Dataset, conversation
+from ratchet.datasets.encoder import PromptEncoder
+from ratchet.errors import IncompatibleData, InvalidSetting
+from ratchet.model_files import text_settings
+from ratchet.readiness.faults import Faults
+from ratchet.records import EncodedPrompt, Prompt
+
+
+class Window(NamedTuple):
+    """The tokens that prompt and answer share, None where no limit is known, and what to call the limit."""
+
+    tokens: int | None
+    name: str
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The encoded rows that fit the window, and what to tell of the others."""
+
+    train: tuple[EncodedPrompt, ...] = ()
+    validation: tuple[EncodedPrompt, ...] = ()
+    heldout: tuple[EncodedPrompt, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt."""
+        return max((len(one.token_ids) for one in (*self.train, *self.validation, *self.heldout)), default=0)
+
+
+def refuse_experts(experts: int, loss: Loss) -> None:
+    """Refuse losses with a ratio per token for a mixture-of-experts model.
+
+    Its experts change with the smallest update, which blows such ratios up (Zheng et al. 2025, arXiv:2507.18071,
+    section 5.3); gspo's ratio per answer was made for them.
+
+    Raises:
+        InvalidSetting: the model is one and the loss is not gspo.
+    """
+    if experts > 1 and loss != "gspo":
+        raise InvalidSetting(
+            f"Loss is {loss}, but the base model is a mixture of {experts} experts, for which ratios per token are "
+            "unstable. Choose gspo. Training such models is little proven.",
+            field="rl.loss",
+        )
+
+
+def window_of(config: RunConfig, settings: Mapping[str, Any], tokenizer_limit: int | None) -> Window:
+    """Return the window of a run.
+
+    Args:
+        config: Its Training window, if given, must fit the model's own.
+        settings: The model's config.json, empty where it is not known.
+        tokenizer_limit: What stands in for the model's own window where that is not known.
+
+    Raises:
+        InvalidSetting: the Training window is longer than the model's own, or the longest answer leaves no room.
+    """
+    own = text_settings(settings).get("max_position_embeddings")
+    own = own if isinstance(own, int) else tokenizer_limit
+    asked = config.window_tokens
+    if asked is not None and own is not None and asked > own:
+        raise InvalidSetting(
+            f"Training window is {asked} tokens, but the model's own window is {own}. Choose {own} or less.",
+            field="window_tokens",
+        )
+    window = Window(own, "model's window") if asked is None else Window(asked, "training window")
+    if window.tokens is not None and window.tokens <= config.rl.max_answer_tokens:
+        raise InvalidSetting(
+            f"Longest answer is {config.rl.max_answer_tokens} tokens, but the {window.name} holds {window.tokens} "
+            "tokens, prompt included. Choose a shorter Longest answer.",
+            field="rl.max_answer_tokens",
+        )
+    return window
+
+
+def fit(config: RunConfig, dataset: Dataset, encoder: PromptEncoder, window: Window, faults: Faults) -> Fitted:
+    """Encode train, validation and held-out prompts; refuse or leave out those that do not fit the window.
+
+    Args:
+        config: Resolved, system prompt and worked examples included.
+        dataset: The rows.
+        encoder: What makes token ids of a conversation.
+        window: What prompt and longest answer must fit.
+        faults: Where a split's fault goes: the template fails on a row, or rows do not fit and are not left out.
+    """
+    splits: dict[str, tuple[EncodedPrompt, ...]] = {}
+    notes: list[str] = []
+    for split, prompts in (
+        ("training", dataset.train),
+        ("validation", dataset.validation),
+        ("held-out", dataset.heldout),
+    ):
+        with faults.gathered():
+            encoded = [EncodedPrompt(prompt, _encoded(config, prompt, encoder, split)) for prompt in prompts]
+            splits[split] = tuple(_fitting(config, encoded, window, split, notes))
+    train, validation, heldout = (splits.get(split, ()) for split in ("training", "validation", "held-out"))
+    return Fitted(train, validation, heldout, tuple(notes))
+
+
+def _encoded(config: RunConfig, prompt: Prompt, encoder: PromptEncoder, split: str) -> tuple[int, ...]:
+    examples = config.prompt.worked_examples
+    if isinstance(examples, int):
+        raise ValueError("the worked examples are not resolved")
+    turns = conversation(prompt, system_prompt=config.prompt.system_prompt or "", examples=examples)
+    try:
+        return encoder.encode(turns)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"Row {prompt.id} of the {split} rows: {error}", error.field) from error
+
+
+def _fitting(
+    config: RunConfig, encoded: Sequence[EncodedPrompt], window: Window, split: str, notes: list[str]
+) -> Sequence[EncodedPrompt]:
+    if window.tokens is None:
+        return encoded
+    room = window.tokens - config.rl.max_answer_tokens
+    fitting = [one for one in encoded if len(one.token_ids) <= room]
+    left_out = len(encoded) - len(fitting)
+    if not left_out:
+        return encoded
+    if config.data.overlong == "refuse" or not fitting:
+        first = next(one for one in encoded if len(one.token_ids) > room)
+        way_out = " or set Over-long rows to leave_out" if fitting else ""
+        raise IncompatibleData(
+            f"Row {first.prompt.id} of the {split} rows has a prompt of {len(first.token_ids)} tokens; with "
+            f"Longest answer {config.rl.max_answer_tokens} it does not fit the {window.name} of {window.tokens} tokens "
+            f"({left_out} of {len(encoded)} rows do not). Choose a shorter Longest answer{way_out}."
+        )
+    notes.append(f"{left_out} over-long {split} rows are left out.")
+    return fitting

@@ -1,0 +1,83 @@
+"""Can this run start? What ``ratchet train --check`` says, and what is asked before a run starts."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ratchet.config import RunConfig
+from ratchet.datasets.benchmarks import Benchmark
+from ratchet.errors import Conflict
+from ratchet.journal import RunFolder, check_room, ratchet_home, resolved, unusable_as_error
+from ratchet.readiness import Faults, Report, check
+
+# Room for samples, log and journal; the adapter and checkpoint come on top once the model is known.
+_LEAST_ROOM_BYTES = 32 << 20
+_HASH_SHOWN = 12
+
+
+def check_run(
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    function: Callable[..., Any] | None = None,
+    against: Sequence[Path] = (),
+) -> Report:
+    """Make all checks of a run without starting it; close the report in the end.
+
+    Args:
+        config: Settings as given.
+        out: The folder that it would be given.
+        function: The user's own verifier.
+        against: JSONL files of rows that the user scores on: no row to train on may be among them.
+    """
+    faults = Faults()
+    with faults.gathered():
+        refuse_unusable(out)
+    from ratchet.service.datasets import with_version
+    from ratchet.service.metrics import with_source
+
+    with faults.gathered():
+        config = with_source(with_version(config))
+    own_test, benchmarks = _test_rows(config)
+    given = [Benchmark(file.name, file, is_asked_for=True) for file in against]
+    return check(config, function, own_test=own_test, benchmarks=[*benchmarks, *given], faults=faults)
+
+
+def refuse_unusable(out: Path | None) -> None:
+    """Refuse a folder for a new run that holds something already, or has no room.
+
+    Raises:
+        Conflict: it exists and is not empty, or cannot be made.
+        DiskFull: its disk has no room for a run.
+    """
+    if out is not None:
+        RunFolder.refuse_taken(resolved(out))
+    place, advice = out or ratchet_home(), "Choose another --out." if out else "Set RATCHET_HOME to another folder."
+    with unusable_as_error(place, advice):
+        check_room(_existing_parent(place, advice), _LEAST_ROOM_BYTES)
+
+
+def _test_rows(config: RunConfig) -> tuple[Benchmark | None, list[Benchmark]]:
+    """Return the test rows of the run's own data, and those of all other versions of datasets that are kept here."""
+    own = getattr(config.data, "content_hash", "")
+    own_test = None
+    others = []
+    for file in sorted(ratchet_home().glob("datasets/[!.]*/test.jsonl")):
+        if file.parent.name == own:
+            own_test = Benchmark("test", file)
+        else:
+            others.append(Benchmark(f"test of dataset version {file.parent.name[:_HASH_SHOWN]}", file))
+    beside = Path(os.path.expanduser(getattr(config.data, "path", ""))) / "test.jsonl"
+    if getattr(config.data, "path", "") and beside.is_file():
+        own_test = Benchmark("test", beside)
+    return own_test, others
+
+
+def _existing_parent(path: Path, advice: str) -> Path:
+    path = resolved(path, advice)
+    while not path.exists():
+        path = path.parent
+    if not path.is_dir():
+        raise Conflict(f"{path} is a file, so no run folder can be made in it. {advice}")
+    return path
