@@ -28,7 +28,18 @@ def small(**changes):
 
 def flags(**changes):
     """Return the same as flags of the command line."""
-    found = ["--system-prompt", "", "--format-bonus", "off", "--learning-rate", "2e-3", "--source", "math_pairs"]
+    # The report of the verifier is not what these runs are about: whoever starts them says that they have read it.
+    found = [
+        "--inspected",
+        "--system-prompt",
+        "",
+        "--format-bonus",
+        "off",
+        "--learning-rate",
+        "2e-3",
+        "--source",
+        "math_pairs",
+    ]
     values = {"prompts": 32, "heldout": 6, **SMALL["rl"], **changes}
     for name, value in values.items():
         found += [f"--{name.replace('__', '.').replace('_', '-')}", str(value)]

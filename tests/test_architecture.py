@@ -13,7 +13,7 @@ import ratchet
 ROOT = Path(ratchet.__file__).parent
 # A layer may import itself and any layer listed before it.
 LAYERS = [
-    [
+    [  # plain data: no torch, no sockets
         "errors",
         "config",
         "config_text",
@@ -21,7 +21,10 @@ LAYERS = [
         "journal",
         "round_lines",
         "model_files",
-    ],  # plain data: no torch, no sockets
+        "report_card",
+        "report_store",
+        "shown",
+    ],
     ["datasets", "sandbox"],
     ["verifiers"],
     ["readiness"],  # what is checked before a model loads

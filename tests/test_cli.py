@@ -313,7 +313,7 @@ def demo(tmp_path_factory):
     environment = {**os.environ, "RATCHET_HOME": str(home / "home")}
     small = ["--rounds", "2", "--prompts-per-round", "4", "--answers-per-prompt", "4"]
     small += ["--validation-prompts", "6", "--heldout", "6", "--data.prompts", "16"]
-    command = [sys.executable, "-m", "ratchet", "demo", *small, "--out", home / "run"]
+    command = [sys.executable, "-m", "ratchet", "demo", *small, "--inspected", "--out", home / "run"]
     as_json = subprocess.run(
         [*command, "--json"], env=environment, capture_output=True, text=True, check=True, timeout=200
     )
@@ -462,6 +462,7 @@ def poisoned_run(tmp_path_factory):
     small = ["--rounds", "4", "--prompts-per-round", "2", "--answers-per-prompt", "2", "--no-signal-rounds", "1"]
     command = [sys.executable, "-m", "ratchet", "train", *ON_ROWS, path, *small, "--format-bonus", "off"]
     command += ["--system-prompt", "", "--out", home / "run", "--json"]
+    command += ["--inspected", "--override-report", "no answer can be right here"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     return RunFolder(home / "run"), done
 

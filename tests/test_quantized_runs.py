@@ -76,6 +76,7 @@ def test_a_short_run_learns(kind, tmp_path):
             "learning_rate": 2e-3,
         },
         out=tmp_path / "run",
+        inspected=True,
     )
     assert result.start_accuracy < 0.5
     assert result.best_accuracy > result.start_accuracy + 0.3

@@ -19,6 +19,8 @@ def block(language: str) -> str:
 
 def test_the_settings_file_trains(tmp_path, cli):
     (tmp_path / "run.yaml").write_text(block("yaml"))
+    done = cli("inspect", tmp_path / "run.yaml", "--confirm", "--json")
+    assert json.loads(done.stdout.splitlines()[-1])["confirmation"]["how"] == "flag", done.stderr
     done = cli("train", tmp_path / "run.yaml", "--rounds", 1, "--heldout", 8, "--out", tmp_path / "run", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["ending"] == "all_rounds"

@@ -55,6 +55,8 @@ def test_a_round_on_gsm8k_rows_runs_from_a_local_folder(tmp_path):
             },
         },
         out=tmp_path / "run",
+        inspected=True,
+        override_report="that it runs is all that is asked",
     )
     assert (result.ending, result.rounds_done) == ("all_rounds", 1)
     written = (tmp_path / "run" / "rollouts" / "round-001.jsonl").read_text(encoding="utf-8")
@@ -76,6 +78,7 @@ def test_default_settings_raise_the_reward(tmp_path):
         },
         on_round=lambda record: rewards.append(record.reward),
         out=tmp_path / "run",
+        inspected=True,
     )
     # Measured: 0.102, 0.141, 0.133, 0.172, 0.203, of 128 answers each (dev/LOG.md).
     first, last = sum(rewards[1:3]) / 2, sum(rewards[-2:]) / 2
@@ -96,7 +99,8 @@ def test_a_gguf_file_is_converted_once_and_trained_quantized(tmp_path, quantizat
         "reward": {"format_bonus": "off"},
         "rl": {"rounds": 1, "prompts_per_round": 4, "max_answer_tokens": 48, "validation_prompts": 16},
     }
-    result = ratchet.train(settings, out=tmp_path / "run", on_round=notes.append)
+    why = "two answers in a hundred may be right in 4 bits"
+    result = ratchet.train(settings, out=tmp_path / "run", on_round=notes.append, inspected=True, override_report=why)
     assert (result.ending, result.rounds_done) == ("all_rounds", 1)
     assert result.start_accuracy > start
     assert notes[1].learned.sampler_gap < 1e-3

@@ -602,7 +602,7 @@ MOMENTS = {
     "round 0: checkpoint, adapter not in place": ("rename", ".adapter.tmp", 0),
     "round 1: rollouts written, no checkpoint": ("replace", "checkpoint", 1),
     "round 2: before its rollouts": ("replace", "round-002", 0),
-    "round 3: checkpoint, before the folder is synced": ("fsync", "", 33),
+    "round 3: checkpoint, before the folder is synced": ("fsync", "", 39),
     "after the last round: held-out rows": ("replace", "heldout", 0),
 }
 

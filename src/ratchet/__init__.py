@@ -23,15 +23,19 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 if TYPE_CHECKING:
     from ratchet.config import RunConfig as RunConfig
+    from ratchet.notebook import confirm_report as confirm_report
+    from ratchet.notebook import inspect as inspect
     from ratchet.notebook import resume as resume
     from ratchet.notebook import train as train
     from ratchet.records import RunResult as RunResult
 
-__all__ = ["RunConfig", "RunResult", "resume", "train"]
+__all__ = ["RunConfig", "RunResult", "confirm_report", "inspect", "resume", "train"]
 
 _HOMES = {
     "RunConfig": "ratchet.config",
     "RunResult": "ratchet.records",
+    "confirm_report": "ratchet.notebook",
+    "inspect": "ratchet.notebook",
     "resume": "ratchet.notebook",
     "train": "ratchet.notebook",
 }

@@ -184,8 +184,10 @@ class RunFolder:
         self._lock_path = path / ".lock"
 
     @classmethod
-    def create(cls, config: RunConfig, out: Path | None) -> "RunFolder":
+    def create(cls, config: RunConfig, out: Path | None, confirmation: Mapping[str, Any] | None = None) -> "RunFolder":
         """Make the folder of a new run with its settings, and enter it in the index of runs.
+
+        ``confirmation`` says who has read the report of its verifier; it becomes part of the run's record.
 
         Raises:
             Conflict: the folder holds a run, or something else.
@@ -207,7 +209,8 @@ class RunFolder:
         entry = {"id": run_id, "folder": str(path), "created_at": created_at}
         try:
             write_atomically(folder.config_path, config.model_dump_json(indent=2).encode())
-            folder.write_run({"id": run_id, "created_at": created_at})
+            report = {} if confirmation is None else {"report": dict(confirmation)}
+            folder.write_run({"id": run_id, "created_at": created_at, **report})
             with unusable_as_error(ratchet_home(), _HOME_ADVICE):
                 with disk_full_as_error(index):
                     index.mkdir(parents=True, exist_ok=True)

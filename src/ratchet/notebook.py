@@ -1,10 +1,13 @@
-"""Ratchet from Python: ``ratchet.train`` and ``ratchet.resume``, with a verifier function of your own if you like.
+"""Ratchet from Python: ``ratchet.inspect``, ``ratchet.train`` and ``ratchet.resume``, with a verifier of your own.
 
     def closeness(answer: str, ground_truth: str) -> float:
         return 1.0 if answer.strip() == ground_truth else 0.0
 
+    settings = {"data": {"source": "boxed", "path": "rows.jsonl"}}
+    report = ratchet.inspect(settings, verifier=closeness)  # shows itself in a notebook
+    ratchet.confirm_report(report)
     result = ratchet.train(
-        {"data": {"source": "boxed", "path": "rows.jsonl"}},
+        settings,
         verifier=closeness,
         on_round=lambda record: print(record.round, record.validation.accuracy),
     )
@@ -27,14 +30,38 @@ from ratchet.verifiers import identity
 
 OnRound = Callable[[RoundRecord], None]
 VerifierFunction = Callable[..., Any]
+Config = RunConfig | Mapping[str, Any] | str | Path
+
+
+def inspect(config: Config, *, verifier: VerifierFunction | None = None) -> service.Report:
+    """Make the report of a run's verifier, data, model and prompt; return it. A notebook shows it as a page.
+
+    Arguments and errors are those of ``train``. It is no run.
+    """
+    return service.inspect(_settings(config, verifier), function=verifier)
+
+
+def confirm_report(report: service.Report, *, override: str = "") -> None:
+    """Record that you have read a report, so that runs with its verifier, data, model and prompt may start.
+
+    Args:
+        report: What ``inspect`` returned.
+        override: Why a run may start although the report refuses it, in three words or more.
+
+    Raises:
+        Conflict: the report refuses the run and no reason is given, or another report took its place since.
+    """
+    service.confirm(report, service.Consent("python", override))
 
 
 def train(
-    config: RunConfig | Mapping[str, Any] | str | Path,
+    config: Config,
     *,
     verifier: VerifierFunction | None = None,
     on_round: OnRound | None = None,
     out: str | Path | None = None,
+    inspected: bool = False,
+    override_report: str = "",
 ) -> RunResult:
     """Train, and return how the run ended.
 
@@ -43,17 +70,26 @@ def train(
         verifier: ``f(answer, ground_truth) -> 0..1``, or with the prompt as a third parameter.
         on_round: Called after round 0 and after each round, once the round is safe on disk.
         out: The run folder; one under the user's data folder by default.
+        inspected: Say that you have read the report of the verifier; one is made where there is none.
+        override_report: Why to start although the report refuses the run, in three words or more; with ``inspected``.
 
     Raises:
+        Conflict: the report of the verifier is not confirmed, or refuses the run.
         RatchetError: see ``ratchet.errors``; its message says what to do.
     """
+    if out is not None and not isinstance(out, str | Path):
+        raise InvalidSetting(f"out is of type {type(out).__name__}; give the path of a folder, or leave it out.", "out")
+    settings, watch = _settings(config, verifier), _watch(on_round)
+    ask = (lambda report: service.Consent("python", override_report)) if inspected else None
+    return service.create_and_train(settings, Path(out) if out else None, function=verifier, watch=watch, ask=ask)
+
+
+def _settings(config: Config, verifier: VerifierFunction | None) -> RunConfig:
+    """Return the settings, with the identity of the user's own verifier in them."""
     if not isinstance(config, RunConfig | Mapping | str | Path):
         raise InvalidSetting(
             f"The settings are of type {type(config).__name__}; give a RunConfig, a mapping or the path of a YAML file."
         )
-    if out is not None and not isinstance(out, str | Path):
-        raise InvalidSetting(f"out is of type {type(out).__name__}; give the path of a folder, or leave it out.", "out")
-    watch = _watch(on_round)
     if isinstance(config, str | Path):
         config = build(read_file(Path(config)))
     elif not isinstance(config, RunConfig):
@@ -61,7 +97,7 @@ def train(
     if verifier is not None:
         read = config.verifier.read if config.verifier else None
         config = config.model_copy(update={"verifier": identity(verifier).model_copy(update={"read": read})})
-    return service.create_and_train(config, Path(out) if out else None, function=verifier, watch=watch)
+    return config
 
 
 def resume(

@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 
-from ratchet.config import PythonVerifier, RunConfig
+from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
 from ratchet.engine import checkpoint
 from ratchet.engine.budget import TimeBudget
-from ratchet.engine.build import Plan, new_engine
+from ratchet.engine.build import Plan, new_engine, new_grader
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.evaluate import score
@@ -197,14 +197,7 @@ def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
             session.watch.on_progress("loading", 0, 1)
             engine = _engine(session, prepared, load_policy(config, prepared.chat, prepared.files))
         stream = PromptStream([encoded.prompt for encoded in prepared.train], config.seed)
-        grader = Grader(
-            prepared.verifier,
-            config.reward,
-            config.rl.max_answer_tokens,
-            prepared.chat.prefilled_think,
-            # A function of the user's need not be safe in several threads.
-            threads=1 if isinstance(config.verifier, PythonVerifier) else 2,
-        )
+        grader = new_grader(prepared)
         task = Task(stream, {e.prompt.id: e for e in prepared.train}, prepared.validation, grader)
         resumed = _resumed(session, engine, stream)
         advice = advice_on_rate(config, engine.policy.model.get_base_model().num_parameters())

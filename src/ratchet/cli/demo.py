@@ -32,7 +32,7 @@ def _demo(real: bool, out: Path | None, as_json: bool, **parameters: Any) -> int
     from ratchet.service.presets import demo_settings, real_demo_settings
 
     settings = build(real_demo_settings() if real else demo_settings(), given(parameters))
-    code, result = start(settings, out, as_json=as_json)
+    code, result = start(settings, out, parameters, as_json=as_json)
     if not as_json and result.heldout_after is not None:
         from ratchet.cli.console import console_for
         from ratchet.cli.report import print_changed

@@ -80,7 +80,7 @@ def _options(further_names: Mapping[str, str]) -> list[_SettingOption]:
     return options
 
 
-def given(parameters: dict[str, Any]) -> dict[str, str]:
+def given(parameters: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings among a command's parameters that were given: dotted key -> text."""
     known = keys()
     flags = {name.replace(_DOT, "."): value for name, value in parameters.items() if value is not None}

@@ -1,6 +1,7 @@
 """What a run looks like while it goes on: a live line on a terminal, plain lines when piped."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -9,10 +10,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ratchet.records import OUTCOMES, RoundRecord
+from ratchet.service import Launch
 from ratchet.worker import Watch
 
 _PHASES = {
     "loading": "loading the model",
+    "inspecting": "sampling answers for the report",
+    "probing": "trying made-up answers on the verifier",
     "sampling": "sampling answers",
     "updating": "updating the adapter",
     "scoring": "scoring",
@@ -24,7 +28,7 @@ class Live:
     """Shows a run's events and progress on a console, as a context manager. ``run`` is its id, once it has started."""
 
     def __init__(self, console: Console, rounds: int | None) -> None:
-        self._console = console
+        self.console = console
         self._rounds = rounds
         self._progress = Progress(
             SpinnerColumn(),
@@ -55,6 +59,27 @@ class Live:
         with suppress(OSError):
             self._progress.stop()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the terminal alone inside the block, for something to be read and answered."""
+        with suppress(OSError):
+            self._progress.stop()
+        yield
+        with suppress(OSError):
+            self._progress.start()
+
+    def on_launch(self, launch: Launch) -> None:
+        """Say once what is about to start."""
+        limit = "no time limit" if launch.time_limit_hours is None else f"at most {launch.time_limit_hours:g} hours"
+        rounds = f"{self._rounds} rounds, " if self._rounds else ""
+        for label, text in (
+            ("Device", launch.device),
+            ("Longest", f"{rounds}{limit}"),
+            ("Report", launch.report),
+            ("Writes", f"settings, journal, answers, checkpoint and adapter to {launch.folder}"),
+        ):
+            self.console.print(f"{label:<8} {escape(text)}")
+
     def _on_progress(self, phase: str, done: int, total: int) -> None:
         counted = f"{done} / {total} answers" if total > 1 else ""
         where = f"round {self._round}: " if self._round else ""
@@ -69,15 +94,15 @@ class Live:
         if event["event"] == "started":
             self.run = event["run"]
         elif event["event"] == "note":
-            self._console.print(f"[yellow]Note:[/yellow] {escape(event['text'])}")
+            self.console.print(f"[yellow]Note:[/yellow] {escape(event['text'])}")
         elif event["event"] == "heldout":
             when = "before training" if event["when"] == "before" else "with the kept adapter"
-            self._console.print(f"Held-out problems, {when}: {event['accuracy']:.1%} of {event['prompts']} right")
+            self.console.print(f"Held-out problems, {when}: {event['accuracy']:.1%} of {event['prompts']} right")
         elif event["event"] == "round":
             record = RoundRecord.model_validate(event["record"])
             is_last = record.round == self._rounds
             self._round = 0 if is_last else record.round + 1
-            self._console.print(round_line(record, self._rounds))
+            self.console.print(round_line(record, self._rounds))
 
 
 def round_line(record: RoundRecord, rounds: int | None) -> str:

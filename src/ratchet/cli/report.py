@@ -8,8 +8,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from ratchet.records import RoundRecord, RunResult
-from ratchet.service import RunSummary
+from ratchet.service import RunSummary, described
 from ratchet.service.datasets import DatasetDetails
+from ratchet.shown import shortened, visible
 
 _BARS = "▁▂▃▄▅▆▇█"
 _PROMPT_CHARACTERS, _ANSWER_CHARACTERS = 1000, 600
@@ -117,6 +118,8 @@ def print_summary(console: Console, summary: RunSummary) -> None:
     console.print(f"Created  {summary.created_at}")
     console.print(f"Model    {escape(summary.config.model)}")
     console.print(f"Data     {summary.config.data.source}")
+    if summary.report is not None:
+        console.print(f"Report   {escape(described(summary.report))}, key {summary.report.key}")
     for note in summary.notes:
         console.print(f"Note     {escape(note)}")
     if summary.records:
@@ -163,6 +166,5 @@ def print_dataset(console: Console, details: DatasetDetails) -> None:
 
 def _shown(text: str, limit: int, whole: bool) -> str:
     # What a model wrote is shown as text: no markup, no control characters that a terminal would obey.
-    clean = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    shortened = clean if whole or len(clean) <= limit else clean[:limit] + " ..."
-    return escape(shortened)
+    clean = visible(text)
+    return escape(clean if whole else shortened(clean, limit))

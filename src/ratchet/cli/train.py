@@ -1,9 +1,9 @@
 """``ratchet train`` and ``ratchet resume``."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -13,6 +13,9 @@ from ratchet.config import RunConfig
 from ratchet.config_text import build, read_file
 from ratchet.errors import DiskFull, RatchetError
 from ratchet.records import RunResult
+
+if TYPE_CHECKING:
+    from ratchet.cli.live import Live
 
 
 def train() -> click.Command:
@@ -56,8 +59,24 @@ def run_options() -> list[click.Parameter]:
             type=click.Path(path_type=Path),
             help="Folder of the run; by default one under the user's data folder.",
         ),
+        click.Option(
+            ["--inspected"],
+            is_flag=True,
+            help="Say that you have read the verifier's report (ratchet inspect); one is made where there is none.",
+        ),
+        override_option(),
         json_option(),
     ]
+
+
+def override_option() -> click.Option:
+    """Return the option that lets a run start which its report refuses."""
+    return click.Option(
+        ["--override-report"],
+        metavar="REASON",
+        default="",
+        help="Start although the report of the verifier refuses the run: why, in three words or more. It is recorded.",
+    )
 
 
 def json_option() -> click.Option:
@@ -68,15 +87,24 @@ def json_option() -> click.Option:
 def _train(
     config: Path | None, out: Path | None, as_json: bool, check: bool, against: tuple[Path, ...], **parameters: Any
 ) -> int:
+    settings = settings_of(config, parameters)
+    if check:
+        return _check(settings, out, against, as_json=as_json)
+    return start(settings, out, parameters, against=against, as_json=as_json)[0]
+
+
+def settings_of(config: Path | None, parameters: Mapping[str, Any]) -> RunConfig:
+    """Return the settings of a file, if there is one, and of flags, which win.
+
+    Raises:
+        UsageError: there are neither.
+    """
     flags = given(parameters)
     if config is None and not flags:
         raise click.UsageError(
             "Give a settings file (the README shows one) or settings as flags. ratchet demo needs none."
         )
-    settings = build(read_file(config) if config else {}, flags)
-    if check:
-        return _check(settings, out, against, as_json=as_json)
-    return start(settings, out, against=against, as_json=as_json)[0]
+    return build(read_file(config) if config else {}, flags)
 
 
 def _check(settings: RunConfig, out: Path | None, against: tuple[Path, ...], *, as_json: bool) -> int:
@@ -98,23 +126,34 @@ def _resume(run_or_folder: str, as_json: bool) -> int:
     from ratchet import service
 
     rounds = service.summary(run_or_folder).config.rl.rounds
-    return carry_out(lambda watch: service.resume(run_or_folder, watch=watch), rounds, as_json=as_json)[0]
+    return carry_out(lambda live: service.resume(run_or_folder, watch=live.watch), rounds, as_json=as_json)[0]
 
 
 def start(
-    settings: RunConfig, out: Path | None, *, as_json: bool, against: tuple[Path, ...] = ()
+    settings: RunConfig,
+    out: Path | None,
+    parameters: Mapping[str, Any],
+    *,
+    as_json: bool,
+    against: tuple[Path, ...] = (),
 ) -> tuple[int, RunResult]:
-    """Start a run and follow it to its end; return the exit code and the result."""
+    """Start a run and follow it to its end; return the exit code and the result.
+
+    ``parameters`` holds those of ``run_options``.
+    """
     from ratchet import service
+    from ratchet.cli.inspect import asking
 
-    return carry_out(
-        lambda watch: service.create_and_train(settings, out, watch=watch, against=against),
-        settings.rl.rounds,
-        as_json=as_json,
-    )
+    def work(live: "Live") -> RunResult:
+        ask = asking(live, inspected=parameters["inspected"], override=parameters["override_report"], as_json=as_json)
+        return service.create_and_train(
+            settings, out, watch=live.watch, against=against, ask=ask, on_launch=live.on_launch
+        )
+
+    return carry_out(work, settings.rl.rounds, as_json=as_json)
 
 
-def carry_out(work: Callable[[Any], RunResult], rounds: int | str, *, as_json: bool) -> tuple[int, RunResult]:
+def carry_out(work: Callable[["Live"], RunResult], rounds: int | str, *, as_json: bool) -> tuple[int, RunResult]:
     """Do a run's work while showing it, then print how it ended and draw its curve."""
     from rich.markup import escape
 
@@ -127,7 +166,7 @@ def carry_out(work: Callable[[Any], RunResult], rounds: int | str, *, as_json: b
     console = console_for(as_json, of_a_run=True)
     with Live(console, rounds if isinstance(rounds, int) else None) as live:
         try:
-            result = work(live.watch)
+            result = work(live)
         except RatchetError as error:
             _end_with(error, live.run, as_json=as_json)
     if as_json:

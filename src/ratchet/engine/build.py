@@ -3,10 +3,12 @@
 In one place, so that what is measured (benchmarks/) is what the worker runs. Loads no model and writes no file.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ratchet.engine.grading import Grader
 from ratchet.engine.logprobs import RowForward, chosen_forward
 from ratchet.engine.memory import Budgets, fitted_budgets, row_bytes, update_room
 from ratchet.engine.packing import PackedAnswer
@@ -14,12 +16,16 @@ from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.recompute import possible_setting, recompute_layers
 from ratchet.engine.rounds import Engine
+from ratchet.engine.sampler import Sampler
 from ratchet.engine.sampler.choice import Choice, choose, make_sampler
 from ratchet.engine.sampler.decoder_batch import BatchKind, chosen_kind
 from ratchet.engine.update import Learner, new_optimizer
+from ratchet.verifiers import takes_function
 
 # Tokens of a prompt's beginning and end that the trials of the ways to compute use.
 _TRIAL_TOKENS = (40, 24)
+# Grading goes on beside sampling. Threads mostly wait for processes: metrics and programs run in sandboxes.
+_GRADER_THREADS = max(2, min(16, (os.cpu_count() or 1) - 1))
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,16 @@ def new_engine(
         forward=plan.forward,
         importance_cap=config.sampler.importance_cap if plan.sampler.backend == "vllm" else None,
     )
+    return Engine(policy, learner, new_sampler(prepared, policy, plan, note))
+
+
+def new_sampler(
+    prepared: Prepared, policy: Policy, plan: Plan, note: Callable[[str], None] = lambda text: None
+) -> Sampler:
+    """Return the sampler of a run; ``note`` as in ``new_engine``."""
+    config = prepared.config
     longest = max(len(one.token_ids) for one in (*prepared.train, *prepared.validation, *prepared.heldout))
-    sampler = make_sampler(
+    return make_sampler(
         plan.sampler.backend,
         plan.batches,
         policy,
@@ -102,7 +116,19 @@ def new_engine(
         longest + config.rl.max_answer_tokens,
         note,
     )
-    return Engine(policy, learner, sampler)
+
+
+def new_grader(prepared: Prepared) -> Grader:
+    """Return what grades a run's answers."""
+    config = prepared.config
+    return Grader(
+        prepared.verifier,
+        config.reward,
+        config.rl.max_answer_tokens,
+        prepared.chat.prefilled_think,
+        # A function of the user's need not be safe in several threads.
+        threads=1 if config.verifier is None or takes_function(config.verifier) else _GRADER_THREADS,
+    )
 
 
 def _budgets(prepared: Prepared, policy: Policy, forward: RowForward, note: Callable[[str], None]) -> Budgets:

@@ -21,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.utils.hub import cached_file, extract_commit_hash
 from transformers.utils.logging import disable_progress_bar
 
 from ratchet.config import LoraSettings, Loss, RunConfig
@@ -210,6 +211,24 @@ def chosen_device(setting: str) -> torch.device:
     return torch.device(choose_device(setting, torch.cuda.device_count(), torch.backends.mps.is_available()))
 
 
+def device_name(setting: str) -> str:
+    """Return the device of a setting as people know it, such as ``cuda:0 (NVIDIA H200)``."""
+    device = chosen_device(setting)
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return f"{device} ({torch.get_num_threads()} threads)" if device.type == "cpu" else str(device)
+
+
+def pinned_commit(hub_id: str, revision: str) -> str:
+    """Return the commit that a hub id's revision means, the revision itself where the cache does not tell.
+
+    The model's configuration was loaded a moment ago, so it is in the cache; transformers 5.24 no longer says from
+    which commit it came.
+    """
+    path = cached_file(hub_id, "config.json", revision=revision, _raise_exceptions_for_missing_entries=False)
+    return str(extract_commit_hash(path, None) or revision)
+
+
 def load_chat(config: RunConfig) -> tuple[Chat, ModelFiles]:
     """Find the model and load its tokenizer, which takes a second, not its weights, which may take minutes.
 
@@ -262,7 +281,7 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
             f"{files.name} keeps more than keys and values between tokens (a recurrent state), which several answers "
             "cannot share here. Choose a model with attention in every layer."
         )
-    identity = files.identity or str(getattr(model.config, "_commit_hash", None) or config.revision)
+    identity = files.identity or pinned_commit(files.source, config.revision)
     with out_of_memory_as("loading"):
         peft_model = with_new_adapter(model, config.lora, config.seed)
         if config.quantization == "none":

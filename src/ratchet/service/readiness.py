@@ -3,13 +3,16 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratchet.config import RunConfig
 from ratchet.datasets.benchmarks import Benchmark
 from ratchet.errors import Conflict
 from ratchet.journal import RunFolder, check_room, ratchet_home, resolved, unusable_as_error
 from ratchet.readiness import Faults, Report, check
+
+if TYPE_CHECKING:
+    from ratchet.engine.prepare import Prepared
 
 # Room for samples, log and journal; the adapter and checkpoint come on top once the model is known.
 _LEAST_ROOM_BYTES = 32 << 20
@@ -42,6 +45,29 @@ def check_run(
     own_test, benchmarks = _test_rows(config)
     given = [Benchmark(file.name, file, is_asked_for=True) for file in against]
     return check(config, function, own_test=own_test, benchmarks=[*benchmarks, *given], faults=faults)
+
+
+def prepared_run(
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    function: Callable[..., Any] | None = None,
+    against: Sequence[Path] = (),
+) -> "Prepared":
+    """Make all checks of a run and get it ready. Arguments are those of ``check_run``; close the verifier in the end.
+
+    Raises:
+        RatchetError: what stands in the way; NotReady for several faults.
+    """
+    refuse_unusable(out)
+    report = check_run(config, out, function=function, against=against)
+    try:
+        report.raise_faults()
+        from ratchet.engine.prepare import prepare
+    except BaseException:
+        report.close()
+        raise
+    return prepare(report.config, function, report.rows)
 
 
 def refuse_unusable(out: Path | None) -> None:

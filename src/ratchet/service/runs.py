@@ -13,7 +13,9 @@ from ratchet.config import RunConfig
 from ratchet.errors import Conflict
 from ratchet.journal import RunFolder, damage_as_error
 from ratchet.records import RoundRecord, RunResult
-from ratchet.service.readiness import check_run, refuse_unusable
+from ratchet.report_card import Confirmation
+from ratchet.service.readiness import prepared_run
+from ratchet.service.reports import Ask, confirmed, described
 
 if TYPE_CHECKING:
     from ratchet.worker import Watch
@@ -22,6 +24,16 @@ log = logging.getLogger(__name__)
 
 # A run without an end in its journal is at work, or was killed.
 SummaryStatus = Literal["training", "interrupted", "completed", "stopped_early", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is said once before a run starts. ``time_limit_hours`` is None where there is no limit."""
+
+    device: str
+    time_limit_hours: float | None
+    report: str
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,7 @@ class RunSummary:
     heldout_after: float | None
     ended: dict[str, Any] | None
     notes: tuple[str, ...]
+    report: Confirmation | None
 
 
 def create_and_train(
@@ -47,36 +60,39 @@ def create_and_train(
     function: Callable[..., Any] | None = None,
     watch: "Watch | None" = None,
     against: Sequence[Path] = (),
+    ask: Ask | None = None,
+    on_launch: Callable[[Launch], None] = lambda launch: None,
 ) -> RunResult:
     """Check a run, make its folder, and work on it until it ends. A run that fails its checks leaves no folder.
 
     Args:
         config: Settings as given.
         out: The run folder; one under the user's data folder by default.
-        function: The user's own verifier.
+        function: The user's own verifier, for ``verifier.kind`` python.
         watch: Whom to tell.
         against: JSONL files of rows that the user scores on: no row to train on may be among them.
+        ask: Shown the report of the verifier where none is confirmed yet; None where nobody can be asked.
+        on_launch: Told what is about to start, once.
 
     Raises:
-        InvalidSetting, IncompatibleData, ModelUnavailable, Conflict, DiskFull: before any weights load; NotReady for
-            several of them.
+        InvalidSetting, IncompatibleData, ModelUnavailable, DiskFull, MetricRefused, SandboxUnavailable: before any
+            weights load; NotReady for several of them.
+        Conflict: the same, or the report of the verifier is not confirmed.
         RatchetError: what failed the run afterwards; its folder says so too.
     """
-    refuse_unusable(out)
-    report = check_run(config, out, function=function, against=against)
+    prepared = prepared_run(config, out, function=function, against=against)
+    from ratchet import worker
+    from ratchet.engine.policy import device_name
+
+    watch = watch or worker.Watch()
     try:
-        report.raise_faults()
-        from ratchet import worker
-        from ratchet.engine.prepare import prepare
-    except BaseException:
-        report.close()
-        raise
-    prepared = prepare(report.config, function, report.rows)
-    try:
-        folder = RunFolder.create(prepared.config, out)
+        confirmation = confirmed(prepared, ask, watch.on_progress)
+        folder = RunFolder.create(prepared.config, out, confirmation.model_dump(mode="json"))
     except BaseException:
         prepared.verifier.close()
         raise
+    limit = prepared.config.limits.time_hours
+    on_launch(Launch(device_name(prepared.config.device), limit, described(confirmation), folder.path))
     return worker.run(folder, prepared=prepared, function=function, watch=watch)
 
 
@@ -191,4 +207,11 @@ def _summary(folder: RunFolder) -> RunSummary:
         heldout_after=heldout.get("after") if ended else None,
         ended=ended,
         notes=tuple(dict.fromkeys(event["text"] for event in events if event["event"] == "note")),
+        report=_confirmation(folder, record),
     )
+
+
+def _confirmation(folder: RunFolder, record: dict[str, Any]) -> Confirmation | None:
+    """Return who has read the report before the run started; None for a run from before there were reports."""
+    with damage_as_error(folder.run_path):
+        return Confirmation.model_validate(record["report"]) if "report" in record else None

@@ -1,0 +1,78 @@
+"""What a verifier report card holds for, and its key: how answers are scored, the data, the base model, the prompt.
+
+Whatever else a run sets (rounds, learning rate, limits, seeds, temperature, longest answer) leaves the key as it is. An
+adapter to start from is not part of it either, so a report serves continuations and the rounds of a loop.
+"""
+
+import hashlib
+import json
+from importlib import metadata
+from typing import Any
+
+from ratchet.config import RunConfig
+from ratchet.engine.policy import device_name, pinned_commit
+from ratchet.engine.prepare import Prepared
+from ratchet.model_files import SMOLLM2, ModelFiles
+from ratchet.report_card import MadeWith
+
+_SCHEME = 1  # to be raised when what goes into a key changes
+_KEY_DIGITS = 32
+_VERSIONS = ("ratchet-rl", "torch", "transformers")
+
+
+def made_with(prepared: Prepared) -> MadeWith:
+    """Return what a report of this run is made with."""
+    config = prepared.config
+    if config.verifier is None:
+        raise ValueError("the settings are not resolved")
+    return MadeWith(
+        verifier=config.verifier.model_dump(mode="json"),
+        # Shaping is part of how an answer is scored; the reason for its weight is a remark.
+        reward=config.reward.model_dump(mode="json", exclude={"format_reason"}),
+        data=training_data_hash(prepared),
+        model=_base_model(prepared.files, config),
+        quantization=config.quantization,
+        prompt=config.prompt.model_dump(mode="json"),
+        model_name=config.model,
+        source=config.data.source,
+        training_prompts=len(prepared.train),
+        **sampling_settings(config),
+        seed=config.seed,
+        device=device_name(config.device),
+        versions={name: metadata.version(name) for name in _VERSIONS},
+    )
+
+
+def sampling_settings(config: RunConfig) -> dict[str, Any]:
+    """Return the settings that shape answers and are no part of the key."""
+    names = ("temperature", "top_p", "top_k", "max_answer_tokens")
+    return {name: getattr(config.rl, name) for name in names}
+
+
+def report_key(made: MadeWith) -> str:
+    """Return the key under which a report is stored and confirmed: 32 hexadecimal digits."""
+    parts = made.model_dump(include={"verifier", "reward", "data", "model", "quantization", "prompt"})
+    text = json.dumps([_SCHEME, parts], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS]
+
+
+def training_data_hash(prepared: Prepared) -> str:
+    """Return a hash over what the training rows hold, in their order, whatever the tokenizer makes of it."""
+    digest = hashlib.sha256()
+    for encoded in prepared.train:
+        prompt = encoded.prompt
+        row = [prompt.id, prompt.messages, prompt.ground_truth, sorted(prompt.extras.items())]
+        digest.update(json.dumps(row, default=str).encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _base_model(files: ModelFiles, config: RunConfig) -> str:
+    """Return the fingerprint of a model's files or the commit of a hub id.
+
+    SmolLM2 goes by its name: what its package is converted to depends on the versions of the libraries that do it.
+    """
+    if files.name == SMOLLM2:
+        return SMOLLM2
+    if files.identity:
+        return files.identity
+    return pinned_commit(files.source, config.revision)

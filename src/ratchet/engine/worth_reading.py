@@ -1,0 +1,179 @@
+"""Which of the sampled answers are worth a person's time, and what a report's numbers advise. No tensors here."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from ratchet.config import RunConfig
+from ratchet.records import Group, Rollout
+from ratchet.report_card import PARSE_FAILURE_WARNING, TOO_EASY, TOO_HARD, ReportCard, Why, WorthReading
+from ratchet.shown import whole
+
+MOST_WORTH_READING = 20
+# Parts of a grade, or one of them and the correctness, that are further apart than this disagree.
+_DISAGREEMENT = 0.5
+# From here on cut-off answers are what to look at first.
+_CUT_OFF_WARNING = 0.1
+
+_Entry = tuple[Group, Rollout]
+
+
+def worth_reading(groups: Sequence[Group], has_format: bool) -> list[WorthReading]:
+    """Return up to 20 answers: the best and the worst, and those whose findings do not go together.
+
+    Every reason has its turn, so that none crowds out the others; of the same words to the same prompt one is enough.
+
+    Args:
+        groups: The sampled answers.
+        has_format: Whether there is a form that earns a bonus.
+    """
+    entries = list(_distinct(groups))
+    lists = {why: _in_turn([e for e in entries if wanted(e[1])], order) for why, wanted, order in _reasons(has_format)}
+    chosen: dict[tuple[int, int], tuple[Why, _Entry]] = {}
+    while any(lists.values()) and len(chosen) < MOST_WORTH_READING:
+        for why in reversed(lists):  # what is odd before what is merely good or bad
+            waiting = [entry for entry in lists[why] if _place(entry) not in chosen]
+            if waiting and len(chosen) < MOST_WORTH_READING:
+                chosen[_place(waiting[0])] = (why, waiting[0])
+            lists[why] = waiting[1:]
+    shown_first = list(lists)
+    found = sorted(chosen.values(), key=lambda pair: shown_first.index(pair[0]))
+    return [_shown(why, group, rollout) for why, (group, rollout) in found]
+
+
+def _place(entry: _Entry) -> tuple[int, int]:
+    return id(entry[0]), id(entry[1])
+
+
+def _distinct(groups: Sequence[Group]) -> Iterator[_Entry]:
+    """Yield every answer that no earlier one to its prompt equals."""
+    for group in groups:
+        for rollout in {rollout.completion.text: rollout for rollout in reversed(group.rollouts)}.values():
+            yield group, rollout
+
+
+def _in_turn(entries: list[_Entry], order: Callable[[Rollout], float]) -> list[_Entry]:
+    """Return entries by rising order, equals from different prompts first."""
+    seen: Counter[tuple[int, float]] = Counter()
+    keyed = []
+    for group, rollout in entries:
+        number = order(rollout)
+        keyed.append((number, seen[id(group), number], (group, rollout)))
+        seen[id(group), number] += 1
+    return [entry for _, _, entry in sorted(keyed, key=lambda key: key[:2])]
+
+
+def _reasons(has_format: bool) -> list[tuple[Why, Callable[[Rollout], bool], Callable[[Rollout], float]]]:
+    """Return why an answer may be worth reading, which ones are meant, and a number by which they rise."""
+
+    def is_graded(rollout: Rollout) -> bool:
+        return rollout.grade.outcome == "graded"
+
+    def as_they_come(rollout: Rollout) -> float:
+        return 0.0
+
+    return [
+        ("highest score", is_graded, lambda r: -r.reward),
+        ("lowest score", is_graded, lambda r: r.reward),
+        ("longest", is_graded, lambda r: -len(r.completion.token_ids)),
+        (
+            "in the form, but wrong",
+            lambda r: has_format and is_graded(r) and r.format == 1 and r.grade.correctness == 0,
+            as_they_come,
+        ),
+        (
+            "right, but not in the form",
+            lambda r: has_format and r.grade.correctness == 1 and r.format == 0,
+            as_they_come,
+        ),
+        ("parts disagree", lambda r: _spread(r) > _DISAGREEMENT, lambda r: -_spread(r)),
+        ("unparseable", lambda r: r.grade.outcome == "unparseable", as_they_come),
+        ("failed", lambda r: r.grade.outcome == "failed", as_they_come),
+        ("cut off", lambda r: r.grade.outcome == "cut_off", as_they_come),
+    ]
+
+
+def _spread(rollout: Rollout) -> float:
+    numbers = [rollout.grade.correctness, *rollout.grade.parts.values()]
+    return max(numbers) - min(numbers) if rollout.grade.outcome == "graded" else 0.0
+
+
+def _shown(why: Why, group: Group, rollout: Rollout) -> WorthReading:
+    return WorthReading(
+        why=why,
+        prompt_id=group.prompt.id,
+        prompt=whole(group.prompt.messages[-1]["content"]),
+        ground_truth=whole(group.prompt.ground_truth),
+        text=whole(rollout.completion.text),
+        reward=rollout.reward,
+        correctness=rollout.grade.correctness,
+        format=rollout.format,
+        parts=dict(rollout.grade.parts),
+        outcome=rollout.grade.outcome,
+        failure=rollout.grade.failure,
+        tokens=len(rollout.completion.token_ids),
+    )
+
+
+def advice(card: ReportCard, config: RunConfig) -> list[str]:
+    """Return what the numbers of a report suggest, the most pressing first. Numbers and settings only."""
+    found = []
+    failed, cut_off, unparseable = (card.outcomes[outcome] for outcome in ("failed", "cut_off", "unparseable"))
+    if failed:
+        kinds = ", ".join(f"{count} by {kind}" for kind, count in sorted(card.failures.items()))
+        found.append(f"The verifier failed on {failed} of {card.answers} answers ({kinds}). Make it handle any text.")
+    if card.share("cut_off") > _CUT_OFF_WARNING:
+        found.append(
+            f"{cut_off} of {card.answers} answers were cut off and scored 0. Raise Longest answer "
+            f"({config.rl.max_answer_tokens} tokens), or ask for shorter answers."
+        )
+    if card.share("unparseable") > PARSE_FAILURE_WARNING:
+        found.append(
+            f"{unparseable} of {card.answers} answers could not be read ({card.share('unparseable'):.0%}; above "
+            f"{PARSE_FAILURE_WARNING:.0%} the score says little). Ask for the answer's place in the System prompt, "
+            "show worked examples, or check what the verifier reads."
+        )
+    if card.accuracy < TOO_HARD:
+        found.append(
+            f"Under {TOO_HARD:.0%} right: there is little to learn from. Train on demonstrations first (SFT), show "
+            "worked examples, or choose easier prompts."
+        )
+    elif card.accuracy > TOO_EASY:
+        found.append(f"Over {TOO_EASY:.0%} right: there is little left to learn. Choose harder prompts.")
+    if not card.signal_prompts and not card.refusal:
+        found.append(
+            "No prompt had answers that scored differently, though prompts differ from one another: raise Temperature "
+            "or Answers per prompt, or choose prompts that are sometimes answered right."
+        )
+    return [*found, *_advice_of_probes(card)]
+
+
+def _advice_of_probes(card: ReportCard) -> Iterator[str]:
+    passed = [f"{r.what} ({r.wrong} of {r.tried})" for r in card.probes.results if r.wrong and not r.must_pass]
+    turned_away = [f"{r.what} ({r.wrong} of {r.tried})" for r in card.probes.results if r.wrong and r.must_pass]
+    failed = [f"{r.what} ({r.failed} of {r.tried})" for r in card.probes.results if r.failed]
+    if passed:
+        yield f"The verifier passes what is wrong, and a model may learn just that: {'; '.join(passed)}."
+    if turned_away:
+        yield f"The verifier turns away what is right: {'; '.join(turned_away)}."
+    if failed:
+        yield f"The verifier fails on made-up answers: {'; '.join(failed)}. A run stops when a tenth of answers fail."
+
+
+def refusal(card: ReportCard) -> str:
+    """Say why a run of answers that all score alike is refused, and what to do."""
+    outcome = max(card.outcomes, key=lambda outcome: card.outcomes[outcome])
+    if outcome == "cut_off":
+        cause, remedy = "most of them were cut off", "Raise Longest answer."
+    elif outcome == "unparseable":
+        cause = "most of them could not be read"
+        remedy = "Ask for the answer's place in the System prompt, show worked examples, or check the verifier."
+    elif outcome == "failed":
+        cause, remedy = "the verifier failed on most of them", "Check the verifier."
+    elif card.accuracy == 1:
+        cause, remedy = "every one is right", "Choose harder prompts: there is nothing to learn on these."
+    elif card.accuracy == 0:
+        cause = "every one is wrong"
+        remedy = "Train on demonstrations first, show worked examples, give partial credit, or choose easier prompts."
+    else:
+        cause, remedy = "every one is partly right", "Give credit in finer steps, or check the verifier."
+    return f"All {card.answers} answers of the starting model scored {card.mean_reward:.2f}: {cause}. {remedy}"

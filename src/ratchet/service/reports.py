@@ -1,0 +1,215 @@
+"""Verifier report cards and the inspection gate: a full run starts once somebody has read what its verifier does.
+
+A report is made by the engine, stored here under its key, and confirmed by a person or a caller in whose name a surface
+speaks. Resuming never asks: the run that is gone on with was confirmed when it started.
+"""
+
+import getpass
+import html
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.config import RunConfig
+from ratchet.errors import Conflict, InvalidSetting, NotFound
+from ratchet.journal import unusable_as_error, write_atomically
+from ratchet.report_card import Confirmation, How, ReportCard
+from ratchet.report_store import ReportFolder
+from ratchet.service.presets import SHIPPED_REPORTS
+from ratchet.service.readiness import prepared_run
+
+if TYPE_CHECKING:
+    from ratchet.engine.prepare import Prepared
+
+OnProgress = Callable[[str, int, int], None]
+
+_LEAST_WORDS = 3
+_REMEDY = (
+    "Read one and confirm it: ratchet inspect CONFIG --confirm (in Python: ratchet.inspect and "
+    "ratchet.confirm_report), or say with --inspected (inspected=True) that you have read it."
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A stored report card, and who has confirmed it, if anyone."""
+
+    card: ReportCard
+    folder: Path
+    page: Path
+    confirmation: Confirmation | None
+
+    @property
+    def key(self) -> str:
+        """What the report is stored and confirmed under."""
+        return self.card.key
+
+    def _repr_html_(self) -> str:
+        # In a frame of its own, so that the page's styles and the notebook's leave each other alone.
+        page = html.escape(self.page.read_text(encoding="utf-8"), quote=True)
+        return f'<iframe srcdoc="{page}" sandbox style="width:100%;height:48rem;border:0"></iframe>'
+
+
+@dataclass(frozen=True)
+class Consent:
+    """Somebody says that they have read a report: how, and why a run may start although the report refuses it."""
+
+    how: How
+    override: str = ""
+
+
+# Shown a report; returns whether and how it was confirmed, None if it was not.
+Ask = Callable[[Report], Consent | None]
+
+
+def inspect(
+    config: RunConfig,
+    *,
+    function: Callable[..., Any] | None = None,
+    on_progress: OnProgress = lambda phase, done, total: None,
+) -> Report:
+    """Make the report of a run's verifier, data, model and prompt, and store it. It is no run.
+
+    Raises:
+        InvalidSetting, IncompatibleData, ModelUnavailable, Conflict, OutOfMemory: as for a run.
+    """
+    prepared = prepared_run(config, function=function)
+    try:
+        return _made(prepared, on_progress)
+    finally:
+        prepared.verifier.close()
+
+
+def find_report(key: str) -> Report:
+    """Return a stored report.
+
+    Raises:
+        NotFound: there is none under that key.
+        Conflict: it is damaged.
+    """
+    folder = ReportFolder(key)
+    card = folder.card()
+    if card is None:
+        raise NotFound(f"There is no report {key}. Make one: ratchet inspect CONFIG.")
+    return Report(card, folder.path, folder.page_path, folder.confirmation())
+
+
+def confirm(report: Report, consent: Consent, *, by: str | None = None) -> Confirmation:
+    """Record that a report was read; return the record.
+
+    Args:
+        report: As it was shown.
+        consent: How it was said, with a reason where the report refuses a run.
+        by: Who; the user of this process by default.
+
+    Raises:
+        Conflict: the report refuses a run and no reason is given, or another report took its place since.
+        InvalidSetting: the reason is too short to be one.
+    """
+    override = consent.override.strip()
+    if override and len(override.split()) < _LEAST_WORDS:
+        raise InvalidSetting(
+            f"The reason to start a run that its report refuses has {len(override.split())} words; give "
+            f"{_LEAST_WORDS} or more."
+        )
+    if report.card.refusal and not override:
+        raise Conflict(
+            f"The report refuses this run. {report.card.refusal} To start it all the same, give a reason: "
+            '--override-report "..." (override="..." in Python).'
+        )
+    folder = ReportFolder(report.key)
+    if folder.card() != report.card:
+        raise Conflict("Another report was made since this one was shown. Read it: ratchet inspect CONFIG.")
+    confirmation = Confirmation(
+        key=report.key,
+        by=by or user_name(),
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        how=consent.how,
+        override=override,
+        report_sha256=folder.card_sha256(),
+    )
+    folder.confirm(confirmation)
+    return confirmation
+
+
+def confirmed(prepared: "Prepared", ask: Ask | None, on_progress: OnProgress) -> Confirmation:
+    """Return the confirmation that lets a run start, asking for one where there is none.
+
+    Args:
+        prepared: The run, checked.
+        ask: Shown the report, which is made if need be; None where nobody can be asked.
+        on_progress: Told how far a report that is made has come.
+
+    Raises:
+        Conflict: there is no confirmation, or the report refuses the run.
+    """
+    from ratchet.engine.report_key import made_with, report_key, sampling_settings
+
+    made = made_with(prepared)
+    key = report_key(made)
+    folder = ReportFolder(key)
+    if found := folder.confirmation() or _shipped(key):
+        return found
+    if ask is None:
+        raise Conflict(f"This run's verifier has no confirmed report for its data, model and prompt. {_REMEDY}")
+    card = folder.card()
+    asked = sampling_settings(prepared.config)
+    if card is None or card.made_with.model_dump(include=set(asked)) != asked:
+        report = _made(prepared, on_progress)
+    else:
+        report = find_report(key)
+    consent = ask(report)
+    if consent is None:
+        raise Conflict(f"The run was not started, since its report was not confirmed. It is kept in {report.folder}.")
+    return confirm(report, consent)
+
+
+def write_page(report: Report, path: Path) -> None:
+    """Copy a report's page to a file of the user's choice, readable by them alone.
+
+    Raises:
+        Conflict: it cannot be written there.
+    """
+    with unusable_as_error(path, "Choose another --out."):
+        write_atomically(path, report.page.read_bytes(), private=True)
+
+
+def user_name() -> str:
+    """Return the name of this process's user, or their number where they have none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"user {os.getuid()}"
+
+
+def described(confirmation: Confirmation) -> str:
+    """Return in words who confirmed a report, when and how."""
+    if confirmation.how == "shipped":
+        return "confirmed; this preset ships with its report read"
+    how = {"flag": "--inspected or --confirm", "terminal": "asked here", "python": "from Python", "api": "by the API"}
+    reason = " although it refuses the run, with a reason" if confirmation.override else ""
+    at = confirmation.at[:16].replace("T", " ")
+    return f"confirmed by {confirmation.by} on {at} UTC ({how[confirmation.how]}){reason}"
+
+
+def _made(prepared: "Prepared", on_progress: OnProgress) -> Report:
+    import gc
+
+    from ratchet.engine.report_card import make_report
+    from ratchet.service.report_page import page
+
+    card = make_report(prepared, on_progress)
+    # The model is loaded again for the run, which may need all of the memory.
+    gc.collect()
+    folder = ReportFolder(card.key)
+    folder.write(card, page(card))
+    return find_report(card.key)
+
+
+def _shipped(key: str) -> Confirmation | None:
+    if key not in SHIPPED_REPORTS.values():
+        return None
+    return Confirmation(key=key, by="Ratchet", at="", how="shipped")
