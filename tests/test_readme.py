@@ -8,13 +8,16 @@ import pytest
 from click.testing import CliRunner
 
 from ratchet.cli import ratchet as command
+from ratchet.config_text import build, read_file
+from ratchet.records import Prompt
+from ratchet.verifiers import make_verifier
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
-    return re.search(rf"```{language}\n(.*?)```", README, re.DOTALL).group(1)
+def block(language: str, number: int = 0) -> str:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)[number]
 
 
 def test_the_settings_file_trains(tmp_path, cli):
@@ -24,6 +27,18 @@ def test_the_settings_file_trains(tmp_path, cli):
     done = cli("train", tmp_path / "run.yaml", "--rounds", 1, "--heldout", 8, "--out", tmp_path / "run", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["ending"] == "all_rounds"
+
+
+def test_the_metric_shown_grades(tmp_path):
+    (tmp_path / "metric.yaml").write_text(block("yaml", 1))
+    settings = build(read_file(tmp_path / "metric.yaml")).verifier
+    verifier = make_verifier(settings)
+    try:
+        note = verifier.trial(Prompt(1, (), "7"))
+        assert "grades by bubblewrap" in note
+        assert [verifier.grade(text, Prompt(1, (), "7")).correctness for text in ("so it is 7 ", "8")] == [1.0, 0.0]
+    finally:
+        verifier.close()
 
 
 def test_the_python_example_trains(tmp_path, monkeypatch):

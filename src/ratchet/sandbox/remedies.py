@@ -22,7 +22,7 @@ _REMEDIES = (
     ("no permissions to creat", _NAMESPACES),
     ("creating new namespace failed", _NAMESPACES),
     ("unexpected capabilities", "Start Ratchet without ambient capabilities: setpriv --ambient-caps=-all ratchet ..."),
-    ("unknown option", "Update bubblewrap to 0.5 or newer."),
+    ("unknown option", "Update bubblewrap; 0.8 is the oldest that this was tried with."),
     (
         "can't find source path",
         "The sandbox's user must be able to read the folder and all that lead to it; one under a private home is not.",
