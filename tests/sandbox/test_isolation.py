@@ -258,6 +258,13 @@ def test_it_has_no_privileges_and_cannot_get_any():
     assert found == {"seccomp": 2, "no new privileges": 1, "capabilities": [0] * 6, "user": expected}
 
 
+def test_the_order_of_a_set_is_the_same_in_every_process():
+    code = "found = [list({str(number) for number in range(50)}), sys.path]"
+    first, second = inside(code), inside(code)
+    assert first == second
+    assert all(path.startswith("/usr/") for path in first[1])
+
+
 def test_nothing_of_the_trainer_is_open_inside():
     code = """
         import fcntl

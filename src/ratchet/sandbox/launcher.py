@@ -100,9 +100,9 @@ class Contents:
 
 
 def python_command(path: str, *arguments: str) -> list[str]:
-    """Return the command that runs a file inside: the system's Python, without site, writing no bytecode.
+    """Return the command that runs a file inside: the system's Python, without site and without the folder it is in.
 
-    As isolated as by ``-I``, but for the environment, which is ours: else PYTHONHASHSEED would not count.
+    Not ``-I``: that would make it deaf to PYTHONHASHSEED, and nothing else is in the environment to be deaf to.
     """
     return [find_tools().python, "-P", "-s", "-S", "-B", path, *arguments]
 
