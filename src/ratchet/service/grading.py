@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ratchet.config import RunConfig
+from ratchet.datasets.columns import extras
 from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.records import OUTCOMES, Prompt
 from ratchet.verifiers import Shaping, Verifier, make_verifier, takes_function
 
-# Columns of a row that some verifiers read beside the ground truth.
-ROW_COLUMNS = ("tools", "schema", "tests")
 _ROWS_NAMED = 20
 
 
@@ -60,7 +59,7 @@ def grade_rows(
 def _prompt(number: int, row: Mapping[str, Any]) -> Prompt:
     truth = row["ground_truth"]
     text = json.dumps(truth) if isinstance(truth, dict | list) else str(truth).strip()
-    return Prompt(number, (), text, {name: row[name] for name in ROW_COLUMNS if name in row})
+    return Prompt(number, (), text, extras(row))
 
 
 def _refuse_ungradable(verifier: Verifier, prompts: Sequence[Prompt]) -> None:
