@@ -3,7 +3,11 @@
 import json
 import os
 import pty
+import resource
 import select
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 
@@ -85,11 +89,12 @@ def test_what_is_wrong_ends_in_one_sentence_and_the_owners_code(cli, rows, argum
     assert "Traceback" not in done.stderr
 
 
-def test_a_bar_is_shown_on_a_terminal_and_nothing_of_it_in_a_pipe(start_cli, cli, rows):
+def test_a_bar_is_shown_on_a_terminal_and_nothing_of_it_in_a_pipe(cli, rows):
     assert cli("data", "add", rows, "--name", "piped", *MAP).stdout.count("\n") == 1
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
-    process = start_cli("data", "add", rows, "--name", "seen", *MAP, env=environment, stdout=theirs)
+    command = [sys.executable, "-m", "ratchet", "data", "add", str(rows), "--name", "seen", *MAP]
+    process = subprocess.Popen(command, env=environment, stdout=theirs, stdin=subprocess.DEVNULL)
     os.close(theirs)
     shown = b""
     while select.select([ours], [], [], 60)[0]:
@@ -101,6 +106,37 @@ def test_a_bar_is_shown_on_a_terminal_and_nothing_of_it_in_a_pipe(start_cli, cli
     os.close(ours)
     assert b"reading train rows" in shown
     assert b"100%" in shown
+
+
+def test_a_full_disk_leaves_nothing_behind(start_cli, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": f"{n} {'x' * 500}", "answer": "1"}) + "\n" for n in range(4_000)))
+    arguments = ("data", "add", rows, "--name", "large")
+    cut = start_cli(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000)))
+    _, err = cut.communicate(timeout=100)
+    assert cut.returncode == 4
+    assert "datasets is full. Free some space, or set RATCHET_HOME to a folder on another disk" in err
+    assert list((ratchet_home() / "datasets").iterdir()) == []
+    whole = start_cli(*arguments)
+    assert "Added large@1" in whole.communicate(timeout=100)[0]
+
+
+def test_an_import_that_is_killed_leaves_no_version_and_the_next_one_cleans_up(start_cli, cli, tmp_path):
+    pipe = tmp_path / "rows.jsonl"
+    os.mkfifo(pipe)
+    process = start_cli("data", "add", pipe, "--name", "cut")
+    with suppress(BrokenPipeError), pipe.open("w") as writing:
+        for number in range(20_000):
+            writing.write(json.dumps({"prompt": f"{number} {'x' * 200}", "answer": "1"}) + "\n")
+        (left,) = (ratchet_home() / "datasets").glob(".import-*")
+        process.kill()
+        process.wait()
+    assert left.is_dir()
+    assert last(cli("data", "list", "--json")) == {"datasets": []}
+    good = tmp_path / "good.jsonl"
+    good.write_text('{"prompt": "a", "answer": "1"}\n')
+    added = last(cli("data", "add", good, "--name", "cut", "--json"))
+    assert [one.name for one in (ratchet_home() / "datasets").iterdir()] == [added["content_hash"]]
 
 
 def run(cli, out, *more):

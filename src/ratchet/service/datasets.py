@@ -146,7 +146,7 @@ def check(reference: str, verifier: RunConfig) -> DatasetCheck:
                     f"check: {faults.named()}."
                 )
             if repeats := found.rows[split] - len(keys[split]):
-                warnings.append(f"{repeats:,} {split} rows repeat the prompt of an earlier row.")
+                warnings.append(f"Repeats of an earlier row's prompt among the {split} rows: {repeats:,}.")
     problems += _shared(keys)
     return DatasetCheck(found.name, found.version, verifier.verifier.kind, tuple(problems), tuple(warnings))
 
@@ -195,7 +195,7 @@ def _shared(keys: Mapping[str, Mapping[bytes, int]]) -> list[str]:
             if (other := keys.get(earlier, {}).get(one)) is not None:
                 faults.add(row, f"as {earlier} row {other}")
         if faults.count:
-            found.append(f"{faults.count:,} {later} rows have the same prompt as a {earlier} row: {faults.named()}.")
+            found.append(f"Prompts that the {later} rows share with the {earlier} rows: {faults.named()}.")
     return found
 
 
