@@ -42,6 +42,7 @@ def test_neighbouring_seeds_share_problems_and_validation_shares_none_with_train
     assert texts(made(size=20, seed=4).train)[0] == texts(made(size=20, seed=3).train)[1]
     dataset = made(size=200, validation=50)
     assert not set(texts(dataset.train)) & set(texts(dataset.validation))
+    assert not any("left out of training" in note for note in dataset.notes)
 
 
 def test_what_comes_up_in_both_leaves_training():

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from ratchet.datasets import columns
@@ -37,6 +38,12 @@ class Layout:
 
     format: Format
     columns: Mapping[str, str]
+
+    @cached_property
+    def sources(self) -> tuple[tuple[str, str], ...]:
+        """Our column and the source's, of all that a row may have."""
+        targets = dict.fromkeys((*columns.EXTRA_COLUMNS, *self.columns))
+        return tuple((target, self.columns.get(target, target)) for target in targets)
 
 
 def layout_of(row: Mapping[str, Any], mapped: Mapping[str, str], name: str) -> Layout:
@@ -78,8 +85,7 @@ def canonical(layout: Layout, number: int, row: Mapping[str, Any]) -> dict[str, 
     Raises:
         BadRow: it cannot be used.
     """
-    named = {target: layout.columns.get(target, target) for target in (*columns.EXTRA_COLUMNS, *layout.columns)}
-    own = {target: value for target, name in named.items() if (value := _value(row, name)) is not None}
+    own = {target: value for target, name in layout.sources if (value := _value(row, name)) is not None}
     own |= {image: row[image] for image in columns.IMAGE_COLUMNS if row.get(image)}
     try:
         stored: dict[str, Any] = {"row": number, **_exchange(layout.format, own), **columns.extras(own)}
@@ -137,8 +143,8 @@ def _as_text(own: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _value(row: Mapping[str, Any], name: str) -> Any:
     """Return a column's value, also that of a dotted name in an object, such as reward_model.ground_truth."""
-    if name in row:
-        return row[name]
+    if name in row or "." not in name:
+        return row.get(name)
     value: Any = row
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
