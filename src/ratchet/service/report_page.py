@@ -91,7 +91,7 @@ def _prompts(card: ReportCard) -> Any:
         axes.plot([min(counts), max(counts)], [row, row], color=_FAINT, linewidth=2, zorder=1)
         sizes = [18 + 130 * number / len(score.rewards) for number in counts.values()]
         axes.scatter(list(counts), [row] * len(counts), s=sizes, color=_BAR if score.has_signal else _FAINT, zorder=2)
-    axes.set(xlim=(-0.05, 1.05), ylim=(len(scores) - 0.4, -0.6), xlabel="reward", ylabel="prompt, by row number")
+    axes.set(xlim=(-0.05, 1.05), ylim=(len(scores) - 0.4, -0.6), xlabel="reward")
     axes.set_yticks(range(len(scores)), [str(score.prompt_id) for score in scores])
     return _svg(figure, "The rewards of each prompt's answers; prompts whose answers all scored alike are faint")
 
