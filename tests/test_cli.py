@@ -222,7 +222,8 @@ def test_warnings_of_the_check_are_kept_with_the_run_that_starts(ratchet_command
     rows = write_rows(tmp_path / "train.jsonl", [*GOOD_ROWS, {"prompt": long, "ground_truth": "1"}])
     near = write_rows(tmp_path / "bench.jsonl", [{"question": long.replace("word20", "other")}])
     start = ["train", *ON_ROWS, rows, "--model", "tiny", "--against", near, "--rounds", "1", "--overlong", "leave_out"]
-    _code, _out, _err = ratchet_command(*start, "--no-signal-rounds", "9", "--prompts-per-round", "2", "--json")
+    going = ["--inspected", "--override-report", "only the notes matter"]
+    ratchet_command(*start, "--no-signal-rounds", "9", "--prompts-per-round", "2", *going, "--json")
     notes = [event["text"] for folder in RunFolder.all() for event in folder.events() if event["event"] == "note"]
     assert any("1 pair of rows is nearly the same" in note and "row 21 and bench.jsonl row 1" in note for note in notes)
 

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from ratchet.model_files import SMOLLM2
 
 import ratchet
 from ratchet.config import RunConfig
@@ -12,6 +11,7 @@ from ratchet.config_text import build
 from ratchet.engine.prepare import prepare
 from ratchet.engine.report_key import made_with, report_key, training_data_hash
 from ratchet.errors import ModelUnavailable
+from ratchet.model_files import SMOLLM2
 from ratchet.service.presets import SHIPPED_REPORTS, demo_settings, real_demo_settings
 
 from ..small_runs import SMALL, small  # noqa: TID252

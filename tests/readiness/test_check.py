@@ -220,18 +220,19 @@ def test_advice_is_given_before_anything_loads(tmp_path, report_of):
     (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}<think>\n")
     prompt = {"system_prompt": "", "template_options": {"enable_thinking": True}}
     rl = {"max_answer_tokens": 16, "prompts_per_round": 64}
-    told = warnings_of(report_of, config_of(tmp_path, model=str(model), prompt=prompt, rl=rl))
+    verifier = {"kind": "math"}
+    told = warnings_of(report_of, config_of(tmp_path, model=str(model), prompt=prompt, rl=rl, verifier=verifier))
     for part in (
         "does not read these of the Chat template options: enable_thinking",
-        "opens <think>",
-        "Read after_reasoning",
+        "chat template reasons (<think>)",
+        "Set verifier.read to after_reasoning",
         "Nothing in the prompt says where the answer goes",
         "Prompts per round is 64, but there are 8 training prompts",
         "a right answer without it earns 0.91",
     ):
         assert part in told
-    reading = {"kind": "final_number", "read": "after_reasoning"}
-    assert "opens <think>" not in warnings_of(report_of, config_of(tmp_path, model=str(model), verifier=reading))
+    reading = {"kind": "math", "read": "after_reasoning"}
+    assert "<think>" not in warnings_of(report_of, config_of(tmp_path, model=str(model), verifier=reading))
 
 
 def safetensors_header(path, shape):

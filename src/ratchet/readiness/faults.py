@@ -21,7 +21,8 @@ class Faults:
         try:
             yield
         except RatchetError as fault:
-            self.found.append(fault)
+            if str(fault) not in map(str, self.found):  # two checks may meet the same one
+                self.found.append(fault)
 
     def raise_any(self) -> None:
         """Raise what was found, if anything."""
