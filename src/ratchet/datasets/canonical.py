@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from ratchet.datasets import columns
 from ratchet.datasets.readers import BadRow
@@ -18,7 +18,6 @@ from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.records import Prompt
 
 Format = Literal["prompt", "messages", "preference"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 # What a column may be mapped to, and what a ground truth may be called without any mapping.
 TARGETS = ("prompt", "ground_truth", "messages", "chosen", "rejected", *columns.EXTRA_COLUMNS)
