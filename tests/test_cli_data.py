@@ -55,7 +55,7 @@ def test_add_list_show_and_check(cli, rows):
     assert [len(found) for found in details["preview"].values()] == [2, 2, 2]
     assert details["splits"]["train"]["rows"] == 52
 
-    checked = cli("data", "check", "sums", "--verifier", "math", "--set", "require_boxed=false")
+    checked = cli("data", "check", "sums", "--verifier", "math", "--require-boxed", "false")
     assert (checked.returncode, checked.stdout) == (0, "sums@1 is fit with the verifier math.\n")
 
 

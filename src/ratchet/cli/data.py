@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ratchet.cli import EXIT_SETTING
+from ratchet.cli.flags import SettingsCommand, given
+from ratchet.cli.grade import config_option, verifier_settings
 from ratchet.cli.train import json_option
 
 
@@ -81,22 +84,19 @@ def _show_command() -> click.Command:
 
 
 def _check_command() -> click.Command:
-    return click.Command(
+    return SettingsCommand(
         "check",
         callback=_check,
+        sections=("verifier", "reward"),
+        further_names={"verifier.kind": "--verifier"},
         help="Check whether NAME or NAME@VERSION can be trained on and scored with a verifier: every ground truth can "
         "be graded, and no prompt is in two splits.",
         params=[
             click.Argument(["reference"], metavar="NAME[@VERSION]"),
-            click.Option(["--verifier"], required=True, metavar="KIND", help="Kind of verifier, such as math."),
-            click.Option(
-                ["--set", "settings"],
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="A setting of the verifier, such as require_boxed=true. Can be repeated.",
-            ),
+            config_option(),
             json_option(),
         ],
+        context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
     )
 
 
@@ -196,14 +196,11 @@ def _show(reference: str, rows: int, as_json: bool) -> None:
     print_dataset(console_for(as_json), details)
 
 
-def _check(reference: str, verifier: str, settings: Sequence[str], as_json: bool) -> int:
+def _check(reference: str, config: Path | None, as_json: bool, **parameters: Any) -> int:
     from ratchet.cli.console import console_for
-    from ratchet.config_text import build
     from ratchet.service import datasets
 
-    flags = {f"verifier.{key}": value for key, value in pairs(settings, "--set").items()}
-    config = build({"verifier": {"kind": verifier}}, flags).resolved()
-    checked = datasets.check(reference, config)
+    checked = datasets.check(reference, verifier_settings(config, given(parameters)))
     if as_json:
         problems, warnings = list(checked.problems), list(checked.warnings)
         fields = {"name": checked.name, "version": checked.version, "verifier": checked.verifier}

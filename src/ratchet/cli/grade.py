@@ -28,11 +28,7 @@ def grade() -> click.Command:
         "to stdout or --out. - reads stdin. The columns tools, schema and tests go to the verifiers that read them.",
         params=[
             click.Argument(["file"], type=click.Path(path_type=Path, allow_dash=True)),
-            click.Option(
-                ["--config"],
-                type=click.Path(path_type=Path),
-                help="Settings of a run (YAML): its verifier and reward are taken; flags go before them.",
-            ),
+            config_option(),
             click.Option(
                 ["--prefilled-think"],
                 is_flag=True,
@@ -48,7 +44,7 @@ def grade() -> click.Command:
 def _grade(
     file: Path, config: Path | None, prefilled_think: bool, out: Path | None, as_json: bool, **parameters: Any
 ) -> None:
-    settings = _settings(config, given(parameters))
+    settings = verifier_settings(config, given(parameters))
     rows = _read(file)
     from ratchet.service.grading import grade_rows
 
@@ -64,8 +60,21 @@ def _grade(
         click.echo(json.dumps({"rows": graded, "counts": counts}))
 
 
-def _settings(config: Path | None, flags: dict[str, str]) -> RunConfig:
-    """Return the settings whose verifier and reward are used; without a file the bonus is off unless asked for."""
+def config_option() -> click.Option:
+    """Return the option that takes verifier and reward from a run's settings."""
+    return click.Option(
+        ["--config"],
+        type=click.Path(path_type=Path),
+        help="Settings of a run (YAML): its verifier and reward are taken; flags go before them.",
+    )
+
+
+def verifier_settings(config: Path | None, flags: dict[str, str]) -> RunConfig:
+    """Return the settings whose verifier and reward are used; without a file the bonus is off unless asked for.
+
+    Raises:
+        UsageError: there is neither a file nor a kind of verifier.
+    """
     if config is not None:
         return build(read_file(config), flags).resolved()
     if "verifier.kind" not in flags:

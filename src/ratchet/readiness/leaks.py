@@ -46,8 +46,8 @@ def refuse_leaks(leaks: Leaks) -> None:
 def leak_notes(leaks: Leaks) -> list[str]:
     """Return what is worth knowing of repeats and of rows that are nearly the same; neither stops a run."""
     notes = []
-    if repeats := leaks.repeats.get(TRAINING, 0):
-        rows = "1 training row asks" if repeats == 1 else f"{repeats:,} training rows ask"
+    for split, repeats in leaks.repeats.items():
+        rows = f"1 {split} row asks" if repeats == 1 else f"{repeats:,} {split} rows ask"
         notes.append(f"{rows} what an earlier one asks.")
     if leaks.near:
         pairs = "1 pair of rows is" if len(leaks.near) == 1 else f"{len(leaks.near):,} pairs of rows are"

@@ -8,13 +8,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ratchet.config import DatasetData, RunConfig
+from ratchet.datasets.benchmarks import text_of
 from ratchet.datasets.canonical import prompt_of
 from ratchet.datasets.importing import ImportSettings, OnProgress, import_data
-from ratchet.datasets.rows import Faults
-from ratchet.datasets.splits import PathData, key
+from ratchet.datasets.leak_guard import Row, find_leaks
+from ratchet.datasets.splits import PathData
 from ratchet.datasets.tables import SPLITS, hub_commit, is_hub_id
 from ratchet.datasets.versions import SplitRecord, read_manifest, read_rows, usability
 from ratchet.errors import InvalidSetting
+from ratchet.readiness import Faults
+from ratchet.readiness.leaks import leak_notes, refuse_leaks
+from ratchet.readiness.rows import refuse_ungradable
 from ratchet.service.names import checked_name, parsed_reference
 from ratchet.verifiers import make_verifier
 
@@ -129,26 +133,20 @@ def check(reference: str, verifier: RunConfig) -> DatasetCheck:
     if verifier.verifier is None:
         raise ValueError("the settings are not resolved")
     found = _found(reference)
-    problems, warnings = [], list(usability(found.rows))
-    keys: dict[str, dict[bytes, int]] = {}
+    faults, warnings, texts = Faults(), list(usability(found.rows)), []
     checking = make_verifier(verifier.verifier, prefer_answer_tag=verifier.reward.format_bonus == "tags")
     with closing(checking):
         for split in (split for split in SPLITS if found.rows[split]):
-            faults, keys[split] = Faults(), {}
-            for row in read_rows(found.content_hash, split):
-                prompt = prompt_of(row)
-                keys[split].setdefault(key(prompt.messages), prompt.id)
-                if reason := checking.check_ground_truth(prompt):
-                    faults.add(prompt.id, reason)
-            if faults.count:
-                problems.append(
-                    f"{faults.count:,} of {found.rows[split]:,} {split} rows have a reference that the verifier cannot "
-                    f"check: {faults.named()}."
-                )
-            if repeats := found.rows[split] - len(keys[split]):
-                warnings.append(f"Repeats of an earlier row's prompt among the {split} rows: {repeats:,}.")
-    problems += _shared(keys)
-    return DatasetCheck(found.name, found.version, verifier.verifier.kind, tuple(problems), tuple(warnings))
+            prompts = [prompt_of(row) for row in read_rows(found.content_hash, split)]
+            texts += [Row(split, prompt.id, text_of(prompt.messages)) for prompt in prompts]
+            with faults.gathered():
+                refuse_ungradable(checking, prompts, split)
+    leaks = find_leaks(texts, unshared=SPLITS)
+    with faults.gathered():
+        refuse_leaks(leaks)
+    warnings += leak_notes(leaks)
+    problems = tuple(str(fault) for fault in faults.found)
+    return DatasetCheck(found.name, found.version, verifier.verifier.kind, problems, tuple(warnings))
 
 
 def with_version(config: RunConfig) -> RunConfig:
@@ -184,19 +182,6 @@ def _found(reference: str, version: int | None = None) -> DatasetSummary:
         raise InvalidSetting(f"Dataset {reference} and version {version} are two versions. Leave one of them out.")
     with closing(Database()) as database:
         return _summary(DatasetStore(database).get(name, number if version is None else version))
-
-
-def _shared(keys: Mapping[str, Mapping[bytes, int]]) -> list[str]:
-    """Say which rows of a split have a prompt that is in an earlier split too."""
-    found = []
-    for earlier, later in (("train", "validation"), ("train", "test"), ("validation", "test")):
-        faults = Faults()
-        for one, row in keys.get(later, {}).items():
-            if (other := keys.get(earlier, {}).get(one)) is not None:
-                faults.add(row, f"as {earlier} row {other}")
-        if faults.count:
-            found.append(f"Prompts that the {later} rows share with the {earlier} rows: {faults.named()}.")
-    return found
 
 
 def _summary(stored: "StoredDataset", notes: tuple[str, ...] = ()) -> DatasetSummary:

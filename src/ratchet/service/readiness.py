@@ -5,18 +5,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.config import RunConfig
+from ratchet.config import DatasetData, RunConfig
 from ratchet.datasets.benchmarks import Benchmark
+from ratchet.datasets.versions import split_file, versions_home
 from ratchet.errors import Conflict
 from ratchet.journal import RunFolder, check_room, ratchet_home, resolved, unusable_as_error
 from ratchet.readiness import Faults, Report, check
 
 if TYPE_CHECKING:
     from ratchet.engine.prepare import Prepared
+    from ratchet.service.datasets import DatasetSummary
 
 # Room for samples, log and journal; the adapter and checkpoint come on top once the model is known.
 _LEAST_ROOM_BYTES = 32 << 20
-_HASH_SHOWN = 12
 
 
 def check_run(
@@ -84,16 +85,29 @@ def refuse_unusable(out: Path | None) -> None:
         check_room(_existing_parent(place, advice), _LEAST_ROOM_BYTES)
 
 
+def _versions() -> "list[DatasetSummary]":
+    """Return all versions of datasets; without opening the database where there are none."""
+    if not any(versions_home().glob("[!.]*")):
+        return []
+    from ratchet.service.datasets import list_datasets
+
+    return list_datasets()
+
+
 def _test_rows(config: RunConfig) -> tuple[Benchmark | None, list[Benchmark]]:
-    """Return the test rows of the run's own data, and those of all other versions of datasets that are kept here."""
-    own = getattr(config.data, "content_hash", "")
+    """Return the test rows of the run's own data, and those of all other datasets that are kept here."""
     own_test = None
     others = []
-    for file in sorted(ratchet_home().glob("datasets/[!.]*/test.jsonl")):
-        if file.parent.name == own:
-            own_test = Benchmark("test", file)
+    for version in _versions():
+        file = split_file(versions_home() / version.content_hash, "test")
+        if not file.is_file():
+            continue
+        if isinstance(config.data, DatasetData) and version.name == config.data.name:
+            # Other versions of the same data share rows with it by nature: they were split another way, or replaced.
+            if version.content_hash == config.data.content_hash:
+                own_test = Benchmark("test", file)
         else:
-            others.append(Benchmark(f"test of dataset version {file.parent.name[:_HASH_SHOWN]}", file))
+            others.append(Benchmark(f"test of dataset {version.name}@{version.version}", file))
     beside = Path(os.path.expanduser(getattr(config.data, "path", ""))) / "test.jsonl"
     if getattr(config.data, "path", "") and beside.is_file():
         own_test = Benchmark("test", beside)
