@@ -155,6 +155,10 @@ def test_inspect_reports_and_confirms_for_the_runs_that_follow(tmp_path, ratchet
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     no_report(monkeypatch)
     assert ratchet_command("train", *BARE, "--out", tmp_path / "run", "--json")[0] == 0
+    other = ["--max-answer-tokens", "24", "--temperature", "0.9"]
+    code, _, err = ratchet_command("train", *BARE, *other, "--out", tmp_path / "other", "--json")
+    assert code == 0
+    assert re.search(r"Report +confirmed by .*; it was made with Temperature 1, Longest answer 32\n", err)
     # Other data is another report.
     code, _, err = ratchet_command("train", *BARE, "--data.seed", "5", "--json")
     assert code == 3

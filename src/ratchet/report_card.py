@@ -18,6 +18,9 @@ TOO_HARD, TOO_EASY = 0.05, 0.95
 # An answer that scores more than this counts as passed where a probe asks for a verdict.
 PASS_MARK = 0.5
 
+# Settings that shape the answers of a report and are no part of its key: a run may have others.
+SAMPLED_WITH = ("temperature", "top_p", "top_k", "max_answer_tokens")
+
 Why = Literal[
     "highest score",
     "lowest score",

@@ -119,7 +119,6 @@ def test_what_is_counted_by_hand(prepared):
     assert (found.right, found.partly, found.wrong) == (1, 1, 3)
     assert found.outcomes == {"graded": 5, "unparseable": 1, "cut_off": 1, "failed": 1}
     assert found.failures == {"time": 1}
-    # 0.3 stands for itself, though 0.3 * 10 is a little less than 3.
     assert found.histogram == [6, 0, 0, 1, 0, 0, 0, 0, 0, 1]
     assert found.mean_reward == pytest.approx(1.3 / 8)
     assert found.mean_tokens == (2 + 10 + 4 * 6) / 8
@@ -130,7 +129,8 @@ def test_what_is_counted_by_hand(prepared):
 
 
 def test_an_answer_at_a_step_of_the_histogram_belongs_to_it_whatever_the_rounding(prepared):
-    rewards = [step / 10 for step in range(10)] + [1.0]
+    rewards = [0.0, 1 - 0.9, *(step / 10 for step in range(2, 10)), 1.0]
+    assert rewards[1] < 0.1
     one = group(1, *(rollout(str(reward), reward) for reward in rewards))
     found = card_of(prepared, [one], probed(prepared), was_extended=False)
     assert found.histogram == [1] * 9 + [2]

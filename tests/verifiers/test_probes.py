@@ -116,10 +116,11 @@ def test_labels_by_hand():
 
 
 def test_numbers_by_hand_lie_beyond_both_tolerances():
-    # 10 + 1 + 2 * 0.5 + 2 * 0.1 * 10 = 14
+    # -(10 + 1 + 2 * 0.5) = -12, and on the other side of zero for a negative one
     probes = made("numeric", "10")
-    assert float(failing(probes)["wrong"]) == 14
-    assert failing(probes)["beside_another"].startswith("10 or 14")
+    assert float(failing(probes)["wrong"]) == -12
+    assert float(failing(made("numeric", "-2.5"))["wrong"]) == 4.5
+    assert failing(probes)["beside_another"].startswith("10 or -12")
     assert passing(probes) == {"right": "10", "white_space": "\n  10  \n", "trailing_zero": "10.0"}
 
 
@@ -128,6 +129,25 @@ def test_json_by_hand_spoils_the_compared_fields_alone():
     assert json.loads(failing(probes)["wrong"]) == {"city": "not Rome", "size": {"a": 1, "b": [2]}}
     assert passing(probes)["key_order"] == '{"size": {"b": [2], "a": 1}, "city": "Rome"}'
     assert passing(probes)["code_fence"] == '```json\n{"city": "Rome", "size": {"a": 1, "b": [2]}}\n```'
+
+
+def test_a_number_too_large_to_be_told_from_the_next_one_is_spoilt_all_the_same():
+    wrong = json.loads(failing(made("structured_json", '{"city": 1e300}'))["wrong"])
+    assert wrong["city"] != 1e300
+
+
+def test_what_a_metric_does_not_look_at_is_not_held_against_it():
+    form = SimpleNamespace(kind="structured_json", read="whole", fields=(), metric="schema_valid")
+    known = known_answers(form, prompt('{"city": "Rome"}'), [])
+    assert (known.wrong, list(known.left_out)) == (None, ["wrong"])
+    names = SimpleNamespace(kind="tool_call", read="whole", metric="name_match")
+    known = known_answers(names, prompt('{"name": "f", "arguments": {"x": 1}}'), [])
+    assert (dict(known.mistakes), list(known.left_out)) == ({}, ["wrong_arguments"])
+
+
+def test_letters_whose_case_cannot_be_turned_round_are_left_as_they_are():
+    assert "case" not in passing(made("qa", "Straße"))
+    assert "case" not in passing(made("qa", "42"))
 
 
 def test_programs_by_hand():
@@ -161,7 +181,7 @@ def test_what_a_metric_of_the_users_own_takes_is_not_claimed_beyond_the_ground_t
 
 def test_a_composite_is_probed_by_the_part_that_stands_for_correctness():
     assert made("composite", "spam") == made("classification", "spam")
-    second = SimpleNamespace(kind="composite", parts=KINDS["composite"].parts, correctness=1)
+    second = SimpleNamespace(kind="composite", parts=KINDS["composite"].parts, correctness_from=1)
     assert correctness_part(second) is KINDS["qa"]
     wrapped = SimpleNamespace(kind="composite", parts=(SimpleNamespace(verifier=KINDS["qa"], weight=1.0),))
     assert correctness_part(wrapped) is KINDS["qa"]
@@ -311,6 +331,15 @@ def test_answers_on_which_the_verifier_fails_are_in_neither_rate():
     empty = next(one for one in found.results if one.name == "empty")
     assert (empty.tried, empty.wrong, empty.failed) == (2, 0, 2)
     assert (found.false_positive_rate, found.false_negative_rate) == (0.0, 0.0)
+
+    def grade_bare(text, one):
+        failed = Grade(0.0, "failed", failure="time")
+        return failed if text.startswith("\n") else Grade(float(text == one.ground_truth), "graded")
+
+    bare = run_probes(grade_bare, KINDS["custom"], "off", [prompt("Rome"), prompt("Paris", 2)])
+    spaced = next(one for one in bare.results if one.name == "white_space")
+    assert (spaced.tried, spaced.wrong, spaced.failed) == (2, 0, 2)
+    assert bare.false_negative_rate == 0.0
     all_fail = run_probes(
         lambda text, one: Grade(0.0, "failed", failure="time"), KINDS["custom"], "off", [prompt("Rome")]
     )

@@ -7,13 +7,12 @@ adapter to start from is not part of it either, so a report serves continuations
 import hashlib
 import json
 from importlib import metadata
-from typing import Any
 
 from ratchet.config import RunConfig
 from ratchet.engine.policy import device_name, pinned_commit
 from ratchet.engine.prepare import Prepared
 from ratchet.model_files import SMOLLM2, ModelFiles
-from ratchet.report_card import MadeWith
+from ratchet.report_card import SAMPLED_WITH, MadeWith
 
 _SCHEME = 1  # to be raised when what goes into a key changes
 _KEY_DIGITS = 32
@@ -36,17 +35,11 @@ def made_with(prepared: Prepared) -> MadeWith:
         model_name=config.model,
         source=config.data.source,
         training_prompts=len(prepared.train),
-        **sampling_settings(config),
+        **{name: getattr(config.rl, name) for name in SAMPLED_WITH},
         seed=config.seed,
         device=device_name(config.device),
         versions={name: metadata.version(name) for name in _VERSIONS},
     )
-
-
-def sampling_settings(config: RunConfig) -> dict[str, Any]:
-    """Return the settings that shape answers and are no part of the key."""
-    names = ("temperature", "top_p", "top_k", "max_answer_tokens")
-    return {name: getattr(config.rl, name) for name in names}
 
 
 def report_key(made: MadeWith) -> str:

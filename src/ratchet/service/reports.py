@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.config import RunConfig
+from ratchet.config import RlSettings, RunConfig
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.journal import unusable_as_error, write_atomically
-from ratchet.report_card import Confirmation, How, ReportCard
+from ratchet.report_card import SAMPLED_WITH, Confirmation, How, ReportCard
 from ratchet.report_store import ReportFolder
 from ratchet.service.presets import SHIPPED_REPORTS
 from ratchet.service.readiness import prepared_run
@@ -146,7 +146,7 @@ def confirmed(prepared: "Prepared", ask: Ask | None, on_progress: OnProgress) ->
     Raises:
         Conflict: there is no confirmation, or the report refuses the run.
     """
-    from ratchet.engine.report_key import made_with, report_key, sampling_settings
+    from ratchet.engine.report_key import made_with, report_key
 
     made = made_with(prepared)
     key = report_key(made)
@@ -156,11 +156,10 @@ def confirmed(prepared: "Prepared", ask: Ask | None, on_progress: OnProgress) ->
     if ask is None:
         raise Conflict(f"This run's verifier has no confirmed report for its data, model and prompt. {_REMEDY}")
     card = folder.card()
-    asked = sampling_settings(prepared.config)
-    if card is None or card.made_with.model_dump(include=set(asked)) != asked:
-        report = _made(prepared, on_progress)
-    else:
-        report = find_report(key)
+    is_as_asked = card is not None and all(
+        getattr(card.made_with, name) == getattr(made, name) for name in SAMPLED_WITH
+    )
+    report = find_report(key) if is_as_asked else _made(prepared, on_progress)
     consent = ask(report)
     if consent is None:
         raise Conflict(f"The run was not started, since its report was not confirmed. It is kept in {report.folder}.")
@@ -193,6 +192,18 @@ def described(confirmation: Confirmation) -> str:
     reason = " although it refuses the run, with a reason" if confirmation.override else ""
     at = confirmation.at[:16].replace("T", " ")
     return f"confirmed by {confirmation.by} on {at} UTC ({how[confirmation.how]}){reason}"
+
+
+def state(confirmation: Confirmation, config: RunConfig) -> str:
+    """Return in words what is known of a run's report, also where it was sampled otherwise than the run will be."""
+    card = ReportFolder(confirmation.key).card()
+    made = {} if card is None else card.made_with.model_dump()
+    others = [
+        f"{RlSettings.model_fields[name].title} {made[name]:g}"
+        for name in SAMPLED_WITH
+        if made and made[name] != getattr(config.rl, name)
+    ]
+    return described(confirmation) + (f"; it was made with {', '.join(others)}" if others else "")
 
 
 def _made(prepared: "Prepared", on_progress: OnProgress) -> Report:

@@ -15,7 +15,7 @@ from ratchet.journal import RunFolder, damage_as_error
 from ratchet.records import RoundRecord, RunResult
 from ratchet.report_card import Confirmation
 from ratchet.service.readiness import prepared_run
-from ratchet.service.reports import Ask, confirmed, described
+from ratchet.service.reports import Ask, confirmed, state
 
 if TYPE_CHECKING:
     from ratchet.worker import Watch
@@ -92,7 +92,7 @@ def create_and_train(
         prepared.verifier.close()
         raise
     limit = prepared.config.limits.time_hours
-    on_launch(Launch(device_name(prepared.config.device), limit, described(confirmation), folder.path))
+    on_launch(Launch(device_name(prepared.config.device), limit, state(confirmation, prepared.config), folder.path))
     return worker.run(folder, prepared=prepared, function=function, watch=watch)
 
 

@@ -168,7 +168,7 @@ def _question(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnsw
     if known.right is None:
         return known
     right = known.right.strip()
-    variants = {**known.variants, "case": right.swapcase(), "full_stop": f"{right}.", "article": f"The {right}"}
+    variants = {**known.variants, **_other_case(right), "full_stop": f"{right}.", "article": f"The {right}"}
     several = [other for other in dict.fromkeys(others) if _other(right, [other])][:8]
     mistakes = {"many_answers": ", ".join([*several, right])} if several else {}
     return replace(known, variants=variants, mistakes=mistakes)
@@ -181,7 +181,13 @@ def _label(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers
     if known.right is None:
         return known
     mistakes = {"all_labels": ", ".join(labels), "many_answers": "\n".join(labels)} if len(labels) > 1 else {}
-    return replace(known, variants={**known.variants, "case": right.swapcase()}, mistakes=mistakes)
+    return replace(known, variants={**known.variants, **_other_case(right)}, mistakes=mistakes)
+
+
+def _other_case(text: str) -> dict[str, str]:
+    """Return a text in other case, where that is the same text but for case: of some letters it is not."""
+    other = text.swapcase()
+    return {"case": other} if other.lower() == text.lower() != other else {}
 
 
 def _number(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
@@ -194,8 +200,9 @@ def _number(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswer
     if not value.is_finite():
         return KnownAnswers()
     absolute = Decimal(str(getattr(settings, "absolute_tolerance", None) or 0))
-    relative = Decimal(str(getattr(settings, "relative_tolerance", None) or 0))
-    wrong = _written(value + 1 + 2 * absolute + 2 * relative * abs(value))
+    far = abs(value) + 1 + 2 * absolute
+    # On the other side of zero the difference is larger than either number, so no share of them covers it.
+    wrong = _written(far if value < 0 else -far)
     zero = {name: text for name, text in _with_separators(value).items() if name == "trailing_zero"}
     return KnownAnswers(
         right=right,
@@ -213,9 +220,11 @@ def _json_value(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAn
     right = json.dumps(value, ensure_ascii=False)
     fields = getattr(settings, "fields", None)
     spoilt = {key: _spoilt(inner) if not fields or key in fields else inner for key, inner in value.items()}
+    looks_at_values = getattr(settings, "metric", None) != "schema_valid"
     return KnownAnswers(
         right=right,
-        wrong=json.dumps(spoilt, ensure_ascii=False) if spoilt != value else None,
+        wrong=json.dumps(spoilt, ensure_ascii=False) if spoilt != value and looks_at_values else None,
+        left_out={} if looks_at_values else {"wrong": "the metric looks at the form alone"},
         variants={
             "white_space": "\n" + json.dumps(value, indent=4, ensure_ascii=False) + "\n",
             "code_fence": f"```json\n{right}\n```",
@@ -240,7 +249,7 @@ def _spoilt(value: Any) -> Any:
         case bool():
             return not value
         case int() | float():
-            return value + 1
+            return value + 1 if value + 1 != value else -value
         case str():
             return f"not {value}"
         case list():
@@ -296,8 +305,13 @@ def _call(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
     spoilt = {**value, "arguments": _spoilt(value["arguments"])}
     tools = [_tool_name(tool) for tool in prompt.extras.get("tools") or ()]
     every = "\n".join(json.dumps({**value, "name": name}, ensure_ascii=False) for name in tools if name)
-    mistakes = {"wrong_arguments": json.dumps(spoilt, ensure_ascii=False)} if value["arguments"] else {}
-    if every.count("\n"):
+    compares_arguments = getattr(settings, "metric", "call_match") == "call_match"
+    mistakes, left_out = {}, {}
+    if not compares_arguments:
+        left_out["wrong_arguments"] = "the metric does not compare arguments"
+    elif value["arguments"]:
+        mistakes["wrong_arguments"] = json.dumps(spoilt, ensure_ascii=False)
+    if every.count("\n") and compares_arguments:
         mistakes["all_labels"] = every
     return KnownAnswers(
         right=right,
@@ -308,6 +322,7 @@ def _call(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
         },
         mistakes=mistakes,
         empty_forms=("{}", "<tool_call></tool_call>", '{"name": "", "arguments": {}}'),
+        left_out=left_out,
     )
 
 
@@ -327,7 +342,7 @@ def correctness_part(settings: Any) -> Any | None:
     parts = list(getattr(settings, "parts", None) or ())
     if not parts:
         return None
-    stated = getattr(settings, "correctness", None)
+    stated = getattr(settings, "correctness_from", None)
     place = stated if isinstance(stated, int) and 0 <= stated < len(parts) else 0
     return getattr(parts[place], "verifier", parts[place])
 
