@@ -199,11 +199,9 @@ def test_a_check_loads_neither_torch_nor_transformers(tmp_path):
 def test_rows_that_are_scored_on_elsewhere_refuse_check_and_start(ratchet_command, no_model, tmp_path, monkeypatch):
     rows = write_rows(tmp_path / "data" / "train.jsonl", GOOD_ROWS)
     train = [*ON_ROWS, rows.parent, "--model", "tiny"]
-    kept = Path(os.environ["RATCHET_HOME"]) / "datasets" / ("ab" * 32) / "test.jsonl"
     places = {
         "bench.jsonl": (tmp_path / "bench.jsonl", ("--against", tmp_path / "bench.jsonl")),
         "test": (rows.parent / "test.jsonl", ()),
-        "test of dataset version abababababab": (kept, ()),
     }
     for name, (file, more) in places.items():
         assert ratchet_command("train", *train, "--check")[0] == 0
@@ -215,6 +213,24 @@ def test_rows_that_are_scored_on_elsewhere_refuse_check_and_start(ratchet_comman
             assert not POISON.search(out + err)
         file.unlink()
     assert not RunFolder.all()
+
+
+def test_test_rows_of_other_datasets_refuse_a_run_and_other_versions_of_its_own_do_not(ratchet_command, tmp_path):
+    for version, asked in ((1, "xylem"), (2, GOOD_ROWS[4]["prompt"].upper())):
+        folder = tmp_path / f"v{version}"
+        write_rows(folder / "train.jsonl", [{"prompt": f"q{version}", "answer": "1"}])
+        write_rows(folder / "test.jsonl", [{"prompt": asked, "answer": "2"}])
+        assert ratchet_command("data", "add", folder, "--name", "other")[0] == 0
+    rows = write_rows(tmp_path / "mine" / "train.jsonl", GOOD_ROWS)
+    code, _out, err = ratchet_command("train", *ON_ROWS, rows.parent, "--model", "tiny", "--check")
+    assert code == 2
+    assert "row 5 and test of dataset other@2 row 1." in err
+    # The same rows as a dataset; another version of it has one of them as a test row.
+    assert ratchet_command("data", "add", rows, "--name", "mine")[0] == 0
+    assert ratchet_command("data", "add", rows, "--name", "mine", "--seed", "1")[0] == 0
+    start = ["--data.source", "dataset", "--data.name", "mine@1", "--verifier.kind", "final_number"]
+    _code, _out, err = ratchet_command("train", *start, "--model", "tiny", "--max-answer-tokens", "16", "--check")
+    assert "test of dataset mine@" not in err
 
 
 def test_warnings_of_the_check_are_kept_with_the_run_that_starts(ratchet_command, tmp_path):
@@ -307,7 +323,6 @@ RESULT = {
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory):
     """``ratchet demo --json``, made short, as a process: its folder, stdout and stderr."""
-    import os
     import subprocess
 
     home = tmp_path_factory.mktemp("demo")
@@ -450,7 +465,6 @@ def test_the_real_demo_says_how_to_get_its_model_where_it_is_missing(ratchet_com
 @pytest.fixture(scope="session")
 def poisoned_run(tmp_path_factory):
     """A run over poisoned rows that fails for want of a signal, as a process: its folder, and what it printed."""
-    import os
     import subprocess
 
     home = tmp_path_factory.mktemp("poisoned")

@@ -86,7 +86,7 @@ def test_a_run_is_saved_with_version_and_source(source):
 
 def test_a_source_that_the_settings_bring_needs_no_metric_here():
     for given in (custom(metric="elsewhere", version=3, source=GOOD), custom(source=GOOD), build({})):
-        assert metrics.with_source(given) is given
+        assert metrics.with_source(given) == given
     with pytest.raises(NotFound, match="no metric elsewhere"):
         metrics.with_source(custom(metric="elsewhere", version=3))
 

@@ -11,7 +11,8 @@ from ratchet.engine.prepare import prepare
 from ratchet.errors import MetricRefused, SandboxUnavailable
 from ratchet.journal import RunFolder
 from ratchet.sandbox import sandbox_pool
-from ratchet.service.runs import create_and_train
+from ratchet.service import Consent
+from ratchet.service.runs import create_and_train as create_and_train_confirmed
 
 LAST_NUMBER = """
 import re
@@ -25,6 +26,14 @@ def score(answer, reference):
         return 1.0
     raise ValueError(answer)
 """
+
+
+def consent(report):
+    return Consent("python", "only the metric matters")
+
+
+def create_and_train(*arguments, **options):
+    return create_and_train_confirmed(*arguments, ask=consent, **options)
 
 
 def settings(source, **rl):

@@ -341,7 +341,15 @@ def test_a_worker_that_cannot_start_is_reported_and_not_waited_for(monkeypatch, 
     verifier.close()
 
 
-def test_ctrl_c_while_waiting_does_not_mix_up_the_next_answer():
+@pytest.fixture
+def ctrl_c_raises():
+    """Tests that run side by side ignore Ctrl-C, which is the first process's to understand."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_while_waiting_does_not_mix_up_the_next_answer(ctrl_c_raises):
     verifier = make_verifier(MathVerifier(limit_seconds=20))
     verifier.grade(r"\boxed{7}", prompt("7"))
     threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
