@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-import ratchet  # noqa: F401 - before any test imports torch: it sets how OpenMP waits
+import ratchet.cli  # and with it ratchet, before any test imports torch: it sets how OpenMP waits
 
 # Read by libraries when they are imported, which is before any fixture runs; subprocesses inherit it. Models this small
 # gain nothing from a second thread, and on a busy machine two threads that wait for each other take ten times longer.
@@ -46,6 +46,20 @@ def _own_folders(tmp_path, monkeypatch):
 def _fonts(tmp_path_factory):
     """Let matplotlib build its list of fonts once for all processes, not in the user's folder."""
     os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))
+
+
+@pytest.fixture
+def ratchet_command(monkeypatch, capsys):
+    """Return a function that runs the command line in this process: exit code, stdout, stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ratchet", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            ratchet.cli.main()
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return run
 
 
 @pytest.fixture

@@ -23,20 +23,6 @@ POISON = re.compile("zyzzyva|quokka|xylem", re.IGNORECASE)
 
 
 @pytest.fixture
-def ratchet_command(monkeypatch, capsys):
-    """Return a function that runs the command line in this process: exit code, stdout, stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ratchet", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            ratchet.cli.main()
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
 def no_model(monkeypatch):
     """Fail if any weights are loaded."""
     import ratchet.worker

@@ -27,18 +27,6 @@ BARE = [flag for flag in flags(rounds=1) if flag != "--inspected"]
 UNKNOWN_TASK = ["--pairs", "6", "--max-answer-tokens", "16"]  # the tiny model has never seen six pairs
 
 
-@pytest.fixture
-def ratchet_command(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ratchet", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            ratchet.cli.main()
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
-
-
 def no_report(monkeypatch):
     def make(*_):
         raise AssertionError("a report was made")
