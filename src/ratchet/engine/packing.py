@@ -12,7 +12,7 @@ Dimensions: T tokens of a row, A answers of a row, N their tokens, U of these th
 before them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
@@ -116,17 +116,28 @@ class PackedRow:
 def pack(
     answers: Sequence[PackedAnswer], budget_tokens: int, *, device: torch.device, plain: bool, padded: bool = False
 ) -> list[PackedRow]:
+    """Return all rows of ``packed_rows`` at once."""
+    return list(packed_rows(answers, budget_tokens, device=device, plain=plain, padded=padded))
+
+
+def packed_rows(
+    answers: Iterable[PackedAnswer], budget_tokens: int, *, device: torch.device, plain: bool, padded: bool = False
+) -> Iterator[PackedRow]:
     """Fill rows up to the budget, in order; an answer is never split, so one that exceeds it has a row of its own.
 
     Neighbouring answers with the same prompt share it, and a row of several prompts has their common beginning once.
-    Plain rows hold one answer each. Rows that will be ``padded`` also end before answers of too uneven lengths.
+    Plain rows hold one answer each. Rows that will be ``padded`` also end before answers of too uneven lengths. Each
+    is made when it is asked for, so that a round's size does not show in memory.
     """
-    rows: list[_RowPlan] = []
+    plan: _RowPlan | None = None
     most_places = _MOST_PLACES if padded else None
     for answer in answers:
-        if plain or not rows or not rows[-1].add(answer, budget_tokens, most_places):
-            rows.append(_RowPlan(answer))
-    return [row.build(device) for row in rows]
+        if plan is None or plain or not plan.add(answer, budget_tokens, most_places):
+            if plan is not None:
+                yield plan.build(device)
+            plan = _RowPlan(answer)
+    if plan is not None:
+        yield plan.build(device)
 
 
 def common_prefix(prompts: Sequence[tuple[int, ...]]) -> int:

@@ -28,7 +28,7 @@ from ratchet.engine.importance import ImportanceStats, truncated_importance
 from ratchet.engine.logprobs import RowForward, answer_logprobs, drawn_logprobs
 from ratchet.engine.losses import LOSSES, LossStats, StepTotals, TokenBatch, policy_loss
 from ratchet.engine.memory import out_of_memory_as
-from ratchet.engine.packing import PackedAnswer, PackedRow, pack
+from ratchet.engine.packing import PackedAnswer, PackedRow, packed_rows
 from ratchet.engine.policy import Policy
 from ratchet.errors import NotFinite
 from ratchet.records import Group, Learned, Rollout
@@ -177,9 +177,9 @@ def _sampled_logprobs(rollout: Rollout, learner: Learner) -> tuple[float, ...]:
     return completion.full_logprobs
 
 
-def _rows(learner: Learner, step: Sequence[_Answer]) -> list[PackedRow]:
-    return pack(
-        [answer.packed for answer in step],
+def _rows(learner: Learner, step: Sequence[_Answer]) -> Iterator[PackedRow]:
+    return packed_rows(
+        (answer.packed for answer in step),
         learner.micro_batch_tokens,
         device=learner.policy.device,
         plain=learner.forward.is_plain,
