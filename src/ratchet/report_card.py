@@ -59,6 +59,17 @@ class MadeWith(_Record):
     device: str
     versions: dict[str, str]
 
+    @property
+    def scored_by(self) -> str:
+        """The verifier's kind, and in brackets which of its numbers counts or which verifiers it is made of."""
+        kind, metric = self.verifier["kind"], self.verifier.get("metric")
+        if kind == "composite":
+            of = ", ".join(part["verifier"]["kind"] for part in self.verifier.get("parts", ()))
+        else:
+            version = self.verifier.get("version")
+            of = f"{metric or ''}{f'@{version}' if version else ''}"
+        return f"{kind} ({of})" if of else str(kind)
+
 
 class ProbeResult(_Record):
     """One kind of made-up answer, over all prompts it was tried on.
@@ -113,6 +124,19 @@ class WorthReading(_Record):
     outcome: Outcome
     failure: str | None
     tokens: int
+
+    @property
+    def tag(self) -> str:
+        """What became of it where it was not graded, as far as ``why`` does not say so already."""
+        outcome = self.outcome.replace("_", " ")
+        if self.outcome == "graded" or outcome == self.why:
+            return self.failure or ""
+        return f"{outcome} ({self.failure})" if self.failure else outcome
+
+    @property
+    def telling_parts(self) -> dict[str, float]:
+        """The parts of the grade; none where nothing was graded, since all of them are 0 then."""
+        return self.parts if self.outcome == "graded" else {}
 
 
 class PromptScores(_Record):

@@ -184,7 +184,7 @@ ADVICE = {
         {"outcomes": outcomes(graded=7, cut_off=1)},
         "1 of 8 answers were cut off and scored 0. Raise Longest answer (32 tokens)",
     ),
-    "unparseable": ({}, "1 of 8 answers could not be read (12%; above 3%"),
+    "unparseable": ({}, "1 of 8 answers could not be read (12.5%; above 3%"),
     "failing": (
         {"outcomes": outcomes(graded=7, failed=1), "failures": {"time": 1}},
         "failed on 1 of 8 answers (1 by time)",

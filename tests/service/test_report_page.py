@@ -103,8 +103,8 @@ def test_a_page_shows_every_number_and_what_it_means():
     text = words_of(card(refusal="All scored alike."))
     for part in (
         "A run is refused. All scored alike.", "Look at this.", "37.5% right, of 8 answers", "50.0% prompts with a signal (1 of 2)",
-        "12.5% unparseable, above 3.0%", "0.0% cut off", "50.0% false positives", "0.0% false negatives", "the prompt again 1 of 2 0",
-        "the longest 9 of 32", "1 answers worth reading", "highest score prompt 7 reward 1.00 accuracy_strict 1.00 3 tokens",
+        "12.5% unparseable, above 3.0%", "0.0% cut off", "50.0% false positives, of made-up answers that must fail", "0.0% false negatives", "scores more than 0.5.", "the prompt again 1 of 2 0",
+        "the longest 9 of 32", "1 answer worth reading", "highest score prompt 7 reward 1.00 accuracy_strict 1.00 3 tokens",
         "(3 + 4) * (2 + 6)", "Reference: 56", "temperature 1, top-p 1, top-k off",
     ):  # fmt: skip
         assert part in text, part
@@ -131,8 +131,9 @@ def printed(shown, **options):
 def test_a_terminal_shows_the_same_numbers():
     text = printed(card(refusal="All scored alike.", was_extended=True))
     for part in (
-        "Right        37.5% of 8 answers (64 scored alike, so 192 more were drawn): 3 right, 4 wrong", "1 of 2 prompts",
-        "Unparseable  12.5%  above 3%", "False positives  50.0%", "False negatives  0.0%", "the prompt again", "1 of 2",
+        "Right            37.5% of 8 answers (64 scored alike, so 192 more were drawn): 3 right, 4 wrong", "1 of 2 prompts",
+        "Unparseable      12.5%  above 3%", "False positives  50.0% of made-up answers that must fail",
+        "False negatives  0.0% of made-up answers that must pass", "An answer passes that scores more than 0.5.", "the prompt again", "1 of 2",
         "[0.9, 1.0] ████████████████████████ 3", "[0.0, 0.1) ████████████████████████████████████████ 5",
         "A run is refused. All scored alike.", "Note: Look at this.",
     ):  # fmt: skip
@@ -160,8 +161,8 @@ def check_printed(text):
 
 def test_long_answers_are_shortened_on_a_terminal_and_whole_on_the_page():
     long = card(worth_reading=[worth("x" * 700)])
-    assert "x" * 600 + " ..." in printed(long)
-    assert "x" * 601 not in printed(long)
+    shown = "".join(printed(long).split())
+    assert "Answer" + "x" * 600 + "...Reference" in shown
     assert "x" * 700 in page(long)
 
 

@@ -2,34 +2,49 @@
 
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.config import FinalNumberVerifier, MathPairsVerifier, MathVerifier, PythonVerifier
+from ratchet.config import (
+    ClassificationVerifier,
+    CodeVerifier,
+    CompositePart,
+    CompositeVerifier,
+    CustomVerifier,
+    FinalNumberVerifier,
+    MathPairsVerifier,
+    MathVerifier,
+    NumericVerifier,
+    PythonVerifier,
+    QaVerifier,
+    ReasoningGymVerifier,
+    StructuredJsonVerifier,
+    ToolCallVerifier,
+)
 from ratchet.records import Grade, Prompt
 from ratchet.verifiers import make_verifier
-from ratchet.verifiers.probe_answers import WRITERS, correctness_part, known_answers
+from ratchet.verifiers.probe_answers import WRITERS, known_answers
 from ratchet.verifiers.probes import MOST_PROMPTS, WHAT, probes_of, run_probes
 
 SCHEMA = {"type": "object"}
 KINDS = {
-    "qa": SimpleNamespace(kind="qa", read="whole"),
-    "classification": SimpleNamespace(kind="classification", read="whole", labels=("ham", "spam", "Other")),
-    "numeric": SimpleNamespace(kind="numeric", read="whole", absolute_tolerance=0.5, relative_tolerance=0.1),
-    "structured_json": SimpleNamespace(kind="structured_json", read="whole", schema=SCHEMA, fields=("city",)),
-    "code": SimpleNamespace(kind="code", read="whole", language="python"),
-    "tool_call": SimpleNamespace(kind="tool_call", read="whole"),
-    "custom": SimpleNamespace(kind="custom", read="whole"),
-    "reasoning_gym": SimpleNamespace(kind="reasoning_gym", read="whole"),
+    "qa": QaVerifier(read="whole"),
+    "classification": ClassificationVerifier(read="whole", labels=("ham", "spam", "Other")),
+    "numeric": NumericVerifier(read="whole", absolute_tolerance=0.5, relative_tolerance=0.1),
+    "structured_json": StructuredJsonVerifier(read="whole", schema=SCHEMA, fields=("city",)),
+    "code": CodeVerifier(read="whole"),
+    "tool_call": ToolCallVerifier(read="whole"),
+    "custom": CustomVerifier(read="whole"),
+    "reasoning_gym": ReasoningGymVerifier(read="whole"),
     "python": PythonVerifier(read="whole"),
     "math_pairs": MathPairsVerifier(read="whole"),
     "final_number": FinalNumberVerifier(read="whole"),
     "math": MathVerifier(read="whole", require_boxed=False),
 }
-KINDS["composite"] = SimpleNamespace(kind="composite", read="whole", parts=(KINDS["classification"], KINDS["qa"]))
+PARTS = tuple(CompositePart(verifier=KINDS[kind]) for kind in ("classification", "qa"))
+KINDS["composite"] = CompositeVerifier(read="whole", parts=PARTS)
 
 
 def prompt(truth, number=1, question="What is it?", **extras):
@@ -136,18 +151,31 @@ def test_a_number_too_large_to_be_told_from_the_next_one_is_spoilt_all_the_same(
     assert wrong["city"] != 1e300
 
 
-def test_what_a_metric_does_not_look_at_is_not_held_against_it():
-    form = SimpleNamespace(kind="structured_json", read="whole", fields=(), metric="schema_valid")
-    known = known_answers(form, prompt('{"city": "Rome"}'), [])
-    assert (known.wrong, list(known.left_out)) == (None, ["wrong"])
-    names = SimpleNamespace(kind="tool_call", read="whole", metric="name_match")
-    known = known_answers(names, prompt('{"name": "f", "arguments": {"x": 1}}'), [])
-    assert (dict(known.mistakes), list(known.left_out)) == ({}, ["wrong_arguments"])
-
-
 def test_letters_whose_case_cannot_be_turned_round_are_left_as_they_are():
     assert "case" not in passing(made("qa", "Straße"))
     assert "case" not in passing(made("qa", "42"))
+
+
+@pytest.mark.parametrize(
+    ("truth", "right", "wrong"),
+    [("48", "48", "49"), ('"a"', '"a"', '"not a"'), ("[1, 2]", "[1, 2]", "[1, 2, 2]"), ("true", "true", "false")],
+)
+def test_json_need_not_be_an_object(truth, right, wrong):
+    one = prompt(truth)
+    known = known_answers(StructuredJsonVerifier(read="whole", metric="json_exact_match"), one, [])
+    assert (known.right, known.wrong, known.mistakes["many_answers"]) == (right, wrong, f"{right}\n{wrong}")
+    assert "key_order" not in known.variants
+
+
+def test_what_a_metric_does_not_ask_for_is_no_mistake():
+    form_alone = known_answers(StructuredJsonVerifier(read="whole", metric="schema_valid"), prompt('{"a": 1}'), [])
+    assert (form_alone.right, form_alone.wrong) == ('{"a": 1}', None)
+    assert "form alone" in form_alone.left_out["wrong"]
+    call = prompt('{"name": "f", "arguments": {"x": 1}}', tools=[{"name": "f"}])
+    for metric in ("name_match", "call_valid"):
+        known = known_answers(ToolCallVerifier(read="whole", metric=metric), call, [])
+        assert "wrong_arguments" not in known.mistakes
+        assert known.left_out["wrong_arguments"] == f"{metric} does not compare arguments"
 
 
 def test_programs_by_hand():
@@ -168,7 +196,7 @@ def test_calls_by_hand():
     assert json.loads(passing(probes)["key_order"]) == truth
     assert passing(probes)["key_order"].startswith('{"arguments": {"days"')
     assert json.loads(failing(probes)["wrong_arguments"])["arguments"] == {"city": "not Rome", "days": 3}
-    assert [json.loads(line)["name"] for line in failing(probes)["all_labels"].split("\n")] == ["weather", "news"]
+    assert [json.loads(line)["name"] for line in failing(probes)["all_tools"].split("\n")] == ["weather", "news"]
 
 
 def test_what_a_metric_of_the_users_own_takes_is_not_claimed_beyond_the_ground_truth():
@@ -181,11 +209,9 @@ def test_what_a_metric_of_the_users_own_takes_is_not_claimed_beyond_the_ground_t
 
 def test_a_composite_is_probed_by_the_part_that_stands_for_correctness():
     assert made("composite", "spam") == made("classification", "spam")
-    second = SimpleNamespace(kind="composite", parts=KINDS["composite"].parts, correctness_from=1)
-    assert correctness_part(second) is KINDS["qa"]
-    wrapped = SimpleNamespace(kind="composite", parts=(SimpleNamespace(verifier=KINDS["qa"], weight=1.0),))
-    assert correctness_part(wrapped) is KINDS["qa"]
-    assert correctness_part(SimpleNamespace(kind="composite")) is None
+    second = CompositeVerifier(read="whole", parts=PARTS, correctness_from=1)
+    one = prompt("spam")
+    assert known_answers(second, one, ["ham"]) == known_answers(KINDS["qa"], one, ["ham"])
 
 
 @pytest.mark.parametrize(
@@ -239,6 +265,45 @@ def test_our_own_verifiers_give_every_verdict_as_it_should_be(kind, read, form):
     assert found.prompts == len(prompts)
     assert {one.name for one in found.results} >= {"empty", "echo", "wrong", "right", "padding"}
     assert list(found.left_out) == [WHAT["negated"]]
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+NEWS = {"type": "function", "function": {"name": "news", "parameters": {"type": "object", "properties": {}}}}
+PEOPLE = ['{"name": "Ida", "age": 3}', '{"name": "Tom", "age": 41}']
+CALLS = ['{"name": "weather", "arguments": {"city": "Rome"}}', '{"name": "news", "arguments": {}}']
+OWN_ROWS = [
+    (QaVerifier(read="whole"), ["New York", "Rome", "42"], {}),
+    (KINDS["classification"], ["spam", "ham", "Other"], {}),
+    (KINDS["numeric"], ["10", "-2.5", "1000"], {}),
+    *((StructuredJsonVerifier(read="whole", metric=metric), PEOPLE, {"schema": {"type": "object", "required": ["name"]}})
+      for metric in ("field_accuracy", "json_exact_match", "schema_valid")),
+    (StructuredJsonVerifier(read="answer_tag", metric="json_exact_match"), ["48", "[1, 2]", '"a"', "{}", "null"], {}),
+    *((ToolCallVerifier(read="whole", metric=metric), CALLS, {"tools": [WEATHER, NEWS]})
+      for metric in ("call_match", "name_match", "call_valid")),
+    (CompositeVerifier(read="whole", parts=PARTS, correctness_from=1), ["spam", "ham"], {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("chosen", "truths", "extras"), OWN_ROWS)
+def test_those_for_rows_of_ones_own_do_too(chosen, truths, extras):
+    prompts = [prompt(truth, number, f"Number {number}?", **extras) for number, truth in enumerate(truths, 3)]
+    verifier = make_verifier(chosen)
+    assert [verifier.check_ground_truth(one) for one in prompts] == [None] * len(prompts)
+    found = run_probes(verifier.grade, chosen, "off", prompts)
+    assert [(one.name, one.wrong, one.failed) for one in found.results if one.wrong or one.failed] == []
+    assert {one.name for one in found.results} >= {"empty", "echo", "right", "white_space"}
+
+
+def test_where_no_right_answer_is_known_that_is_said():
+    found = run_probes(by(lambda text, truth: False), KINDS["numeric"], "off", [prompt("about ten")])
+    assert found.false_negative_rate is None
+    assert found.left_out == {"the right answer": "none is known for ground truths such as these"}
 
 
 def by(rule):

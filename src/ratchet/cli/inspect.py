@@ -10,7 +10,7 @@ import click
 
 from ratchet.cli.flags import SettingsCommand
 from ratchet.cli.train import json_option, override_option, settings_of
-from ratchet.report_card import PARSE_FAILURE_WARNING, ProbeResult, ReportCard
+from ratchet.report_card import PARSE_FAILURE_WARNING, PASS_MARK, ProbeResult, ReportCard, WorthReading
 from ratchet.shown import shortened, visible
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH = 40
 _SHOWN_CHARACTERS = 600
+# Prompts, answers and references stand beside their labels, however narrow the terminal is.
+_LABEL_WIDTH, _LEAST_WIDTH = 12, 20
 
 
 def inspect() -> click.Command:
@@ -96,57 +98,70 @@ def asking(
 
 
 def print_report(console: "Console", card: ReportCard) -> None:
-    """Print a report card."""
-    from rich.markup import escape
+    """Print a report card. Lines break between words where the console has an end."""
+    from rich.text import Text
 
     made = card.made_with
-    model, kind = escape(visible(made.model_name)), made.verifier["kind"]
-    console.print(f"[bold]Verifier report[/bold]  {model} on {made.source}, verifier {kind}\n")
+    title = f"  {visible(made.model_name)} on {visible(made.source)}, verifier {visible(made.scored_by)}\n"
+    console.print(Text.assemble(("Verifier report", "bold"), title), soft_wrap=False)
     _print_numbers(console, card)
     _print_histogram(console, card)
     console.print(_probe_table(card))
-    for what, reason in card.probes.left_out.items():
-        console.print(f"[dim]Not tried: {what} ({reason}).[/dim]")
-    console.print(f"\n[bold]{len(card.worth_reading)} answers worth reading[/bold]")
+    remarks = [f"An answer passes that scores more than {PASS_MARK:g}."]
+    remarks += [f"Not tried: {what} ({reason})." for what, reason in card.probes.left_out.items()]
+    for remark in remarks:
+        console.print(Text(remark, style="dim"), soft_wrap=False)
+    number = len(card.worth_reading)
+    console.print(f"\n[bold]{number} {'answer' if number == 1 else 'answers'} worth reading[/bold]")
     for one in card.worth_reading:
-        tag = "" if one.outcome == "graded" else f"  {one.outcome.replace('_', ' ')}"
-        parts = "".join(f"  {visible(name)} {value:.2f}" for name, value in one.parts.items())
-        color = "green" if one.correctness == 1 else "red"
-        console.print(
-            f"\n[bold]{one.why}[/bold]  prompt {one.prompt_id}  [{color}]reward {one.reward:.2f}{tag}[/{color}]"
-            f"{escape(parts)}  {one.tokens} tokens"
-        )
-        for label, text in (("Prompt", one.prompt), ("Answer", one.text), ("Reference", one.ground_truth)):
-            console.print(f"  {label:<10}{escape(shortened(visible(text), _SHOWN_CHARACTERS))}")
+        _print_answer(console, one)
     # Last, where the eye is when a question follows.
     console.print()
     if card.refusal:
-        console.print(f"[red]A run is refused.[/red] {escape(card.refusal)}")
+        console.print(Text.assemble(("A run is refused.", "red"), f" {card.refusal}"), soft_wrap=False)
     for sentence in card.advice:
-        console.print(f"[yellow]Note:[/yellow] {escape(sentence)}")
+        console.print(Text.assemble(("Note:", "yellow"), f" {sentence}"), soft_wrap=False)
+
+
+def _print_answer(console: "Console", one: WorthReading) -> None:
+    from rich.text import Text
+
+    color = "green" if one.correctness == 1 else "yellow" if one.correctness else "red"
+    score = f"reward {one.reward:.2f}{f'  {visible(one.tag)}' if one.tag else ''}"
+    parts = "".join(f"  {visible(name)} {value:.2f}" for name, value in one.telling_parts.items())
+    head = (("\n" + one.why, "bold"), f"  prompt {one.prompt_id}  ", (score, color), f"{parts}  {one.tokens} tokens")
+    console.print(Text.assemble(*head), soft_wrap=False)
+    for label, text in (("Prompt", one.prompt), ("Answer", one.text), ("Reference", one.ground_truth)):
+        shown = Text(shortened(visible(text), _SHOWN_CHARACTERS)) if text else Text("(empty)", style="dim")
+        lines = shown.wrap(console, max(_LEAST_WIDTH, console.width - _LABEL_WIDTH), overflow="fold")
+        for number, line in enumerate(lines):
+            console.print(Text(f"{'' if number else f'  {label}':<{_LABEL_WIDTH}}") + line)
 
 
 def _print_numbers(console: "Console", card: ReportCard) -> None:
     more = " (64 scored alike, so 192 more were drawn)" if card.was_extended else ""
     counts = f"{card.right} right, {f'{card.partly} partly right, ' if card.partly else ''}{card.wrong} wrong"
-    console.print(f"Right        {card.accuracy:.1%} of {card.answers} answers{more}: {counts}")
-    console.print(
-        f"Signal       {card.signal_prompts} of {len(card.scores)} prompts have answers that score differently"
-    )
-    warning = f"  [yellow]above {PARSE_FAILURE_WARNING:.0%}[/yellow]"
+    # With credit for parts of an answer the mean is no share of answers.
+    label, of = ("Score", "on average over") if card.partly else ("Right", "of")
+    lines = [
+        (label, f"{card.accuracy:.1%} {of} {card.answers} answers{more}: {counts}", ""),
+        ("Signal", f"{card.signal_prompts} of {len(card.scores)} prompts have answers that score differently", ""),
+    ]
     for outcome in ("unparseable", "cut_off", "failed"):
-        share = card.outcomes[outcome] / card.answers
-        mark = warning if outcome == "unparseable" and share > PARSE_FAILURE_WARNING else ""
-        console.print(f"{outcome.replace('_', ' ').capitalize():<12} {share:.1%}{mark}")
-    console.print(
-        f"Length       {card.mean_tokens:.0f} tokens on average, the longest {card.longest_tokens} of "
-        f"{card.made_with.max_answer_tokens}"
-    )
-    for label, rate in (
-        ("False positives", card.probes.false_positive_rate),
-        ("False negatives", card.probes.false_negative_rate),
+        share = card.share(outcome)
+        mark = (
+            f"  above {PARSE_FAILURE_WARNING:.0%}" if outcome == "unparseable" and share > PARSE_FAILURE_WARNING else ""
+        )
+        lines.append((outcome.replace("_", " ").capitalize(), f"{share:.1%}", mark))
+    length = f"{card.mean_tokens:.0f} tokens on average, the longest {card.longest_tokens} of "
+    lines.append(("Length", f"{length}{card.made_with.max_answer_tokens}", ""))
+    for label, rate, must in (
+        ("False positives", card.probes.false_positive_rate, "fail"),
+        ("False negatives", card.probes.false_negative_rate, "pass"),
     ):
-        console.print(f"{label}  {'none tried' if rate is None else f'{rate:.1%} of made-up answers'}")
+        lines.append((label, "none tried" if rate is None else f"{rate:.1%} of made-up answers that must {must}", ""))
+    for label, text, mark in lines:
+        console.print(f"{label:<17}{text}[yellow]{mark}[/yellow]", soft_wrap=False)
 
 
 def _print_histogram(console: "Console", card: ReportCard) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import json
 from importlib import metadata
 
-from ratchet.config import RunConfig
+from ratchet.config import Data, DatasetData, MathPairsData, ReasoningGymData, RunConfig
 from ratchet.engine.policy import device_name, pinned_commit
 from ratchet.engine.prepare import Prepared
 from ratchet.model_files import SMOLLM2, ModelFiles
@@ -33,7 +33,7 @@ def made_with(prepared: Prepared) -> MadeWith:
         quantization=config.quantization,
         prompt=config.prompt.model_dump(mode="json"),
         model_name=config.model,
-        source=config.data.source,
+        source=_source_name(config.data),
         training_prompts=len(prepared.train),
         **{name: getattr(config.rl, name) for name in SAMPLED_WITH},
         seed=config.seed,
@@ -57,6 +57,18 @@ def training_data_hash(prepared: Prepared) -> str:
         row = [prompt.id, prompt.messages, prompt.ground_truth, sorted(prompt.extras.items())]
         digest.update(json.dumps(row, default=str).encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+def _source_name(data: Data) -> str:
+    """Return where the rows come from as people call it: the source, and which dataset, path or task of it."""
+    match data:
+        case DatasetData():
+            return f"{data.source} {data.name}@{data.version}"
+        case ReasoningGymData():
+            return f"{data.source} {data.task}"
+        case MathPairsData():
+            return data.source
+    return f"{data.source} {data.path}"
 
 
 def _base_model(files: ModelFiles, config: RunConfig) -> str:

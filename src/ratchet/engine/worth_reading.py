@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median_low
 
 from ratchet.config import RunConfig
+from ratchet.engine.advantages import REWARD_RESOLUTION
 from ratchet.records import Group, Rollout
 from ratchet.report_card import PARSE_FAILURE_WARNING, TOO_EASY, TOO_HARD, ReportCard, Why, WorthReading
 from ratchet.shown import whole
@@ -27,7 +29,8 @@ def worth_reading(groups: Sequence[Group], has_format: bool) -> list[WorthReadin
         has_format: Whether there is a form that earns a bonus.
     """
     entries = list(_distinct(groups))
-    lists = {why: _in_turn([e for e in entries if wanted(e[1])], order) for why, wanted, order in _reasons(has_format)}
+    reasons = _reasons(has_format, [rollout for _, rollout in entries])
+    lists = {why: _in_turn([e for e in entries if wanted(e[1])], order) for why, wanted, order in reasons}
     chosen: dict[tuple[int, int], tuple[Why, _Entry]] = {}
     while any(lists.values()) and len(chosen) < MOST_WORTH_READING:
         for why in reversed(lists):  # what is odd before what is merely good or bad
@@ -62,19 +65,30 @@ def _in_turn(entries: list[_Entry], order: Callable[[Rollout], float]) -> list[_
     return [entry for _, _, entry in sorted(keyed, key=lambda key: key[:2])]
 
 
-def _reasons(has_format: bool) -> list[tuple[Why, Callable[[Rollout], bool], Callable[[Rollout], float]]]:
+def _reasons(
+    has_format: bool, rollouts: Sequence[Rollout]
+) -> list[tuple[Why, Callable[[Rollout], bool], Callable[[Rollout], float]]]:
     """Return why an answer may be worth reading, which ones are meant, and a number by which they rise."""
 
     def is_graded(rollout: Rollout) -> bool:
         return rollout.grade.outcome == "graded"
 
+    # High, low and long are so beside the others: what is like most of them is not worth a place for that.
+    graded = [rollout for rollout in rollouts if is_graded(rollout)]
+    mean_reward = sum(rollout.reward for rollout in graded) / max(1, len(graded))
+    usual_tokens = median_low([len(rollout.completion.token_ids) for rollout in graded] or [0])
+
     def as_they_come(rollout: Rollout) -> float:
         return 0.0
 
     return [
-        ("highest score", is_graded, lambda r: -r.reward),
-        ("lowest score", is_graded, lambda r: r.reward),
-        ("longest", is_graded, lambda r: -len(r.completion.token_ids)),
+        ("highest score", lambda r: is_graded(r) and r.reward >= mean_reward - REWARD_RESOLUTION, lambda r: -r.reward),
+        ("lowest score", lambda r: is_graded(r) and r.reward < mean_reward - REWARD_RESOLUTION, lambda r: r.reward),
+        (
+            "longest",
+            lambda r: is_graded(r) and len(r.completion.token_ids) > usual_tokens,
+            lambda r: -len(r.completion.token_ids),
+        ),
         (
             "in the form, but wrong",
             lambda r: has_format and is_graded(r) and r.format == 1 and r.grade.correctness == 0,
@@ -128,7 +142,7 @@ def advice(card: ReportCard, config: RunConfig) -> list[str]:
         )
     if card.share("unparseable") > PARSE_FAILURE_WARNING:
         found.append(
-            f"{unparseable} of {card.answers} answers could not be read ({card.share('unparseable'):.0%}; above "
+            f"{unparseable} of {card.answers} answers could not be read ({card.share('unparseable'):.1%}; above "
             f"{PARSE_FAILURE_WARNING:.0%} the score says little). Ask for the answer's place in the System prompt, "
             "show worked examples, or check what the verifier reads."
         )

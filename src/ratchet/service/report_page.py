@@ -5,11 +5,12 @@ in the page's own colours, so that they follow a light or a dark screen.
 """
 
 import io
+import json
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from ratchet.report_card import PARSE_FAILURE_WARNING, ReportCard
+from ratchet.report_card import PARSE_FAILURE_WARNING, PASS_MARK, ReportCard
 from ratchet.shown import visible
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def _words(card: ReportCard) -> dict[str, Any]:
     return {
         "warns_of_parsing": card.share("unparseable") > PARSE_FAILURE_WARNING,
         "warning_share": PARSE_FAILURE_WARNING,
+        "pass_mark": PASS_MARK,
+        "source": made.verifier.get("source", ""),
         "left_out": list(card.probes.left_out.items()),
         "must_fail": [result for result in card.probes.results if not result.must_pass],
         "must_pass": [result for result in card.probes.results if result.must_pass],
@@ -53,7 +56,7 @@ def _words(card: ReportCard) -> dict[str, Any]:
             ("Base model", made.model_name),
             ("Fingerprint or commit", made.model),
             ("Quantization", made.quantization),
-            ("Verifier", _settings(made.verifier)),
+            ("Verifier", _settings({name: value for name, value in made.verifier.items() if name != "source"})),
             ("Reward", _settings(made.reward)),
             ("Data", f"{made.source}, {made.training_prompts:,} training prompts"),
             ("Data hash", made.data),
@@ -68,7 +71,16 @@ def _words(card: ReportCard) -> dict[str, Any]:
 
 
 def _settings(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in settings.items() if value not in (None, "", [], {}))
+    return "\n".join(
+        f"{name}: {_written(value)}" for name, value in settings.items() if value not in (None, "", [], {})
+    )
+
+
+def _written(value: Any) -> str:
+    """Return a value as people type it: words in a list without their quotes, objects as JSON."""
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return "; ".join(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else str(value)
 
 
 def _histogram(card: ReportCard) -> Any:

@@ -214,24 +214,29 @@ def _number(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswer
 
 
 def _json_value(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
-    value = _loaded(prompt.ground_truth)
-    if value is None:
+    try:
+        value = json.loads(prompt.ground_truth)
+        right = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
         return KnownAnswers()
-    right = json.dumps(value, ensure_ascii=False)
-    fields = getattr(settings, "fields", None)
-    spoilt = {key: _spoilt(inner) if not fields or key in fields else inner for key, inner in value.items()}
-    looks_at_values = getattr(settings, "metric", None) != "schema_valid"
+    spoilt, fields = _spoilt(value), getattr(settings, "fields", None)
+    if fields and isinstance(value, dict):
+        spoilt = {key: _spoilt(inner) if key in fields else inner for key, inner in value.items()}
+    wrong = json.dumps(spoilt, ensure_ascii=False) if spoilt != value else None
+    variants = {
+        "white_space": "\n" + json.dumps(value, indent=4, ensure_ascii=False) + "\n",
+        "code_fence": f"```json\n{right}\n```",
+    }
+    if isinstance(value, dict):
+        variants["key_order"] = json.dumps(_reversed(value), ensure_ascii=False)
+    form_alone = getattr(settings, "metric", None) == "schema_valid"
     return KnownAnswers(
         right=right,
-        wrong=json.dumps(spoilt, ensure_ascii=False) if spoilt != value and looks_at_values else None,
-        left_out={} if looks_at_values else {"wrong": "the metric looks at the form alone"},
-        variants={
-            "white_space": "\n" + json.dumps(value, indent=4, ensure_ascii=False) + "\n",
-            "code_fence": f"```json\n{right}\n```",
-            "key_order": json.dumps(_reversed(value), ensure_ascii=False),
-        },
-        mistakes={"many_answers": f"{right}\n{json.dumps(spoilt, ensure_ascii=False)}"} if spoilt != value else {},
-        empty_forms=("{}", "```json\n```", "```json\n{}\n```"),
+        wrong=None if form_alone else wrong,
+        variants=variants,
+        mistakes={"many_answers": f"{right}\n{wrong}"} if wrong is not None else {},
+        empty_forms=("```json\n```",) if value == {} else ("{}", "```json\n```", "```json\n{}\n```"),
+        left_out={"wrong": "schema_valid asks for the form alone, whatever is in it"} if form_alone else {},
     )
 
 
@@ -305,14 +310,12 @@ def _call(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
     spoilt = {**value, "arguments": _spoilt(value["arguments"])}
     tools = [_tool_name(tool) for tool in prompt.extras.get("tools") or ()]
     every = "\n".join(json.dumps({**value, "name": name}, ensure_ascii=False) for name in tools if name)
-    compares_arguments = getattr(settings, "metric", "call_match") == "call_match"
-    mistakes, left_out = {}, {}
-    if not compares_arguments:
-        left_out["wrong_arguments"] = "the metric does not compare arguments"
-    elif value["arguments"]:
+    asks_for_arguments = getattr(settings, "metric", None) not in ("name_match", "call_valid")
+    mistakes = {}
+    if value["arguments"] and asks_for_arguments:
         mistakes["wrong_arguments"] = json.dumps(spoilt, ensure_ascii=False)
-    if every.count("\n") and compares_arguments:
-        mistakes["all_labels"] = every
+    if every.count("\n") and getattr(settings, "metric", None) != "call_valid":
+        mistakes["all_tools"] = every
     return KnownAnswers(
         right=right,
         wrong=wrong,
@@ -322,7 +325,7 @@ def _call(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
         },
         mistakes=mistakes,
         empty_forms=("{}", "<tool_call></tool_call>", '{"name": "", "arguments": {}}'),
-        left_out=left_out,
+        left_out={} if asks_for_arguments else {"wrong_arguments": f"{settings.metric} does not compare arguments"},
     )
 
 
@@ -334,17 +337,7 @@ def _tool_name(tool: Any) -> str:
 
 def _correctness_part(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
     """Write what the part of a composite that stands for correctness takes; the others may ask for more."""
-    return known_answers(part, prompt, others) if (part := correctness_part(settings)) else KnownAnswers()
-
-
-def correctness_part(settings: Any) -> Any | None:
-    """Return the settings of the part of a composite that stands for correctness: the stated one, else the first."""
-    parts = list(getattr(settings, "parts", None) or ())
-    if not parts:
-        return None
-    stated = getattr(settings, "correctness_from", None)
-    place = stated if isinstance(stated, int) and 0 <= stated < len(parts) else 0
-    return getattr(parts[place], "verifier", parts[place])
+    return known_answers(settings.parts[settings.correctness_from].verifier, prompt, others)
 
 
 WRITERS: dict[str, Writer] = {

@@ -21,7 +21,8 @@ WHAT = {
     "blank": "white space alone",
     "echo": "the prompt again",
     "form_only": "the asked-for form with nothing in it",
-    "all_labels": "every label, or every tool, at once",
+    "all_labels": "every label at once",
+    "all_tools": "a call of every tool at once",
     "many_boxes": "many boxed answers, the right one among them",
     "many_answers": "many answers, the right one among them",
     "beside_another": "the right answer next to another one",
@@ -96,6 +97,8 @@ def run_probes(
     order = list(WHAT)
     results.sort(key=lambda result: order.index(result.name))
     were_tried = {result.name for result in results}
+    if "right" not in were_tried:
+        left_out.setdefault("right", "none is known for ground truths such as these")
     missing = {WHAT[name]: reason for name, reason in left_out.items() if name not in were_tried}
     return Probes(prompts=len(tried), results=results, left_out=missing)
 
