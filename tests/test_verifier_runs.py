@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ratchet.journal import RunFolder
+from ratchet.journal import RunFolder, ratchet_home
 from ratchet.records import RoundRecord
 from ratchet.service import find_report
 
@@ -53,9 +53,15 @@ def score(answer, reference):
 
 
 @pytest.fixture(scope="module")
-def smollm2_home(tmp_path_factory):
-    """A home in which the model is converted once for this file."""
-    return tmp_path_factory.mktemp("smollm2")
+def kept_models(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture
+def smollm2(kept_models):
+    """Convert the model once for this file: every test's own home has the same models."""
+    ratchet_home().mkdir()
+    (ratchet_home() / "models").symlink_to(kept_models)
 
 
 @pytest.fixture
@@ -238,8 +244,8 @@ def test_a_metric_that_fails_on_more_than_a_tenth_ends_the_run_by_its_name(surfa
 
 
 @needs_smollm2
-def test_code(surface, smollm2_home, monkeypatch, orphans):
-    monkeypatch.setenv("RATCHET_HOME", str(smollm2_home))
+@pytest.mark.usefixtures("smollm2")
+def test_code(surface, orphans):
     signs = {"times": "*", "minus": "-", "plus": "+"}
     asked = [
         (f"{a} {word} {b}", f"{a} {sign} {b}", a * b if sign == "*" else a - b if sign == "-" else a + b)
@@ -266,9 +272,9 @@ def test_code(surface, smollm2_home, monkeypatch, orphans):
 
 
 @needs_smollm2
-def test_structured_json(surface, smollm2_home, monkeypatch):
+@pytest.mark.usefixtures("smollm2")
+def test_structured_json(surface):
     """Objects with three fields; each row's schema is one of its columns."""
-    monkeypatch.setenv("RATCHET_HOME", str(smollm2_home))
     names, places = ["Anna", "Ben", "Clara", "Dan", "Emil", "Fay", "Gus"], ["Rome", "Oslo", "Paris", "Bonn", "Lima"]
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["name", "age", "city"]}
     people = [
