@@ -156,6 +156,15 @@ def test_answers_worth_reading_come_by_every_reason_and_the_same_words_once():
     assert len(found) == len({(one.prompt_id, one.text) for one in found})
 
 
+def test_nothing_is_lowest_highest_or_longest_that_is_like_the_others():
+    # Rewards 1, 1, 1, 0 and lengths 4, 4, 4, 9: one is low, one is long, the same one.
+    one = group(1, rollout("a"), rollout("b"), rollout("c"), rollout("d", 0.0, tokens=9))
+    found = {read.text: read.why for read in worth_reading([one], has_format=False)}
+    assert found == {"a": "highest score", "b": "highest score", "c": "highest score", "d": "longest"}
+    alike = worth_reading([group(1, rollout("a", 0.5), rollout("b", 0.5))], has_format=False)
+    assert {read.why for read in alike} == {"highest score"}
+
+
 def test_twenty_answers_at_most_half_of_them_the_best_where_nothing_is_odd():
     many = [group(n, *(rollout(f"{n} {k}", float(k % 2), tokens=4) for k in range(8))) for n in range(8)]
     found = worth_reading(many, has_format=False)

@@ -3,6 +3,7 @@
 import re
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -121,8 +122,8 @@ def test_the_same_card_is_the_same_page():
     assert page(card()) == page(card())
 
 
-def printed(shown, **options):
-    console = Console(width=200, highlight=False, emoji=False, soft_wrap=True, record=False, **options)
+def printed(shown, width=200, **options):
+    console = Console(width=width, highlight=False, emoji=False, soft_wrap=True, record=False, **options)
     with console.capture() as captured:
         print_report(console, shown)
     return captured.get()
@@ -138,6 +139,70 @@ def test_a_terminal_shows_the_same_numbers():
         "A run is refused. All scored alike.", "Note: Look at this.",
     ):  # fmt: skip
         assert part in text, part
+
+
+def test_credit_for_parts_of_an_answer_is_no_share_of_right_ones():
+    shown = card(partly=2, wrong=2)
+    text = printed(shown)
+    assert "Score            37.5% on average over 8 answers: 3 right, 2 partly right, 2 wrong" in text
+    assert "37.5% mean score, of 8 answers" in words_of(shown)
+    partly = card(worth_reading=[worth(correctness=0.5, reward=0.5)])
+    assert 'class="partly">reward 0.50' in page(partly)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "named"),
+    [
+        ({"kind": "classification", "labels": ["a", "b"]}, "classification"),
+        ({"kind": "qa", "metric": "token_f1"}, "qa (token_f1)"),
+        ({"kind": "custom", "metric": "closeness", "version": 2, "source": "x"}, "custom (closeness@2)"),
+        ({"kind": "custom", "metric": "", "version": None}, "custom"),
+        (
+            {"kind": "composite", "parts": [{"verifier": {"kind": "qa"}}, {"verifier": {"kind": "math"}}]},
+            "composite (qa, math)",
+        ),
+    ],
+)
+def test_what_scored_the_answers_is_named_with_its_metric(verifier, named):
+    shown = card(made_with=made(verifier=verifier, source="dataset sums@3"))
+    assert f"tiny on dataset sums@3, verifier {named}\n" in printed(shown)
+    assert f"tiny on dataset sums@3, verifier {named}. Made" in words_of(shown)
+
+
+def test_an_ungraded_answer_says_once_what_became_of_it_and_lists_no_zeros():
+    parts = {"schema_valid": 0.0, "json_exact_match": 0.0}
+    cut = worth(why="longest", outcome="cut_off", correctness=0.0, reward=0.0, parts=parts)
+    unread = worth(why="unparseable", outcome="unparseable", correctness=0.0, reward=0.0, parts=parts)
+    failed = worth(why="failed", outcome="failed", failure="time", correctness=0.0, reward=0.0, parts=parts)
+    text = printed(card(worth_reading=[cut, unread, failed]))
+    assert "longest  prompt 7  reward 0.00  cut off  3 tokens" in text
+    assert "unparseable  prompt 7  reward 0.00  3 tokens" in text
+    assert "failed  prompt 7  reward 0.00  time  3 tokens" in text
+    assert "schema_valid" not in page(card(worth_reading=[cut, unread, failed]))
+
+
+def test_on_a_narrow_terminal_lines_break_between_words_and_texts_stay_beside_their_labels():
+    parts = {"schema_valid": 1.0, "field_accuracy": 0.5, "json_exact_match": 0.0}
+    answer = "def add(a, b):\n    return a + b\n\n" + "print(add(1, 2)) " * 8
+    shown = card(
+        worth_reading=[worth(answer, parts=parts, ground_truth="")], advice=["Ask for the answer's place. " * 6]
+    )
+    text = printed(shown, width=80)
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert "schema_valid 1.00 field_accuracy 0.50 json_exact_match 0.00 3 tokens" in " ".join(text.split())
+    start = lines.index("  Answer    def add(a, b):")
+    assert lines[start + 1] == " " * 12 + "    return a + b"
+    assert lines[start + 3 : start + 5] == [" " * 12 + " ".join(["print(add(1, 2))"] * 4)] * 2
+    assert lines[start + 5] == "  Reference (empty)"
+
+
+def test_the_source_of_a_metric_stands_by_itself_on_the_page():
+    source = "def score(answer, reference):\n    return 1.0"
+    text = page(card(made_with=made(verifier={"kind": "custom", "metric": "m", "version": 1, "source": source})))
+    assert f"<pre>{source}</pre>" in text
+    assert text.count("def score") == 1
+    assert "kind: custom\nmetric: m\nversion: 1</td>" in text
 
 
 @settings(max_examples=60, deadline=None)

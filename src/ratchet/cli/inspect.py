@@ -149,9 +149,8 @@ def _print_numbers(console: "Console", card: ReportCard) -> None:
     ]
     for outcome in ("unparseable", "cut_off", "failed"):
         share = card.share(outcome)
-        mark = (
-            f"  above {PARSE_FAILURE_WARNING:.0%}" if outcome == "unparseable" and share > PARSE_FAILURE_WARNING else ""
-        )
+        is_much = outcome == "unparseable" and share > PARSE_FAILURE_WARNING
+        mark = f"  above {PARSE_FAILURE_WARNING:.0%}" if is_much else ""
         lines.append((outcome.replace("_", " ").capitalize(), f"{share:.1%}", mark))
     length = f"{card.mean_tokens:.0f} tokens on average, the longest {card.longest_tokens} of "
     lines.append(("Length", f"{length}{card.made_with.max_answer_tokens}", ""))
