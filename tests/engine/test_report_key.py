@@ -9,7 +9,7 @@ import ratchet
 from ratchet.config import RunConfig
 from ratchet.config_text import build
 from ratchet.engine.prepare import prepare
-from ratchet.engine.report_key import made_with, report_key, training_data_hash
+from ratchet.engine.report_key import _source_name, made_with, report_key, training_data_hash
 from ratchet.errors import ModelUnavailable
 from ratchet.model_files import SMOLLM2
 from ratchet.service.presets import SHIPPED_REPORTS, demo_settings, real_demo_settings
@@ -85,6 +85,20 @@ def test_a_hub_model_is_known_by_the_commit_that_its_revision_means(monkeypatch,
     first = cached("a" * 40)
     assert first == "a" * 40
     assert cached("b" * 40) == "b" * 40
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        ({"source": "math_pairs"}, "math_pairs"),
+        ({"source": "dataset", "name": "sums", "version": 3}, "dataset sums@3"),
+        ({"source": "reasoning_gym", "task": "chain_sum"}, "reasoning_gym chain_sum"),
+        ({"source": "gsm8k"}, "gsm8k openai/gsm8k"),
+    ],
+)
+def test_the_source_is_named_with_what_is_taken_of_it(data, named):
+    settings = {"data": data, "verifier": {"kind": "final_number"}}
+    assert _source_name(build(settings).data) == named
 
 
 def test_the_data_hash_is_of_every_part_of_a_row():
