@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.datasets.leak_guard import NEAR_JACCARD, Leaks, Pair, Row, canonical, find_leaks, jaccard
+from ratchet.datasets.leak_guard import NEAR_JACCARD, Leaks, Pair, RowText, canonical, find_leaks, jaccard
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in ("n", "r", "sk", "lt")]
 GSM8K = Path("/work/shared/data/gsm8k")
@@ -19,7 +19,7 @@ def words(count, seed):
 
 
 def rows(split, *texts):
-    return [Row(split, number, text) for number, text in enumerate(texts, start=1)]
+    return [RowText(split, number, text) for number, text in enumerate(texts, start=1)]
 
 
 def find(train, validation=(), test=(), benchmarks=()):

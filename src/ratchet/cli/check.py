@@ -7,10 +7,10 @@ from rich.markup import escape
 from ratchet.cli import fault, problems
 from ratchet.cli.console import console_for
 from ratchet.errors import NotReady
-from ratchet.readiness import Report
+from ratchet.readiness import Readiness
 
 
-def print_report(report: Report) -> None:
+def print_report(report: Readiness) -> None:
     """Print a report for people, all but its faults, with which the command ends."""
     console = console_for(as_json=False)
     for label, value in _summary(report).items():
@@ -23,7 +23,7 @@ def print_report(report: Report) -> None:
         console.print("[green]Ready.[/green] Nothing stands in the way of this run; it was not started.")
 
 
-def report_fields(report: Report) -> dict[str, Any]:
+def report_fields(report: Readiness) -> dict[str, Any]:
     """Return a report for machines; ``error`` is there if the run could not start."""
     fields: dict[str, Any] = {
         "ready": not report.faults,
@@ -44,7 +44,7 @@ def report_fields(report: Report) -> dict[str, Any]:
     return fields
 
 
-def _summary(report: Report) -> dict[str, str]:
+def _summary(report: Readiness) -> dict[str, str]:
     config, rl = report.config, report.config.rl
     hours = config.limits.time_hours
     rows = ", ".join(f"{count:,} {split}" for split, count in report.row_counts.items() if count)

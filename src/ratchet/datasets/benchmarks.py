@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ratchet.datasets.leak_guard import NEAR_WORDS, Row
+from ratchet.datasets.leak_guard import NEAR_WORDS, RowText
 from ratchet.errors import IncompatibleData
 
 # The first of these columns that a row has holds its question, as text or as messages.
@@ -24,7 +24,7 @@ class Benchmark(NamedTuple):
     is_asked_for: bool = False
 
 
-def texts(benchmark: Benchmark) -> Iterator[Row]:
+def texts(benchmark: Benchmark) -> Iterator[RowText]:
     """Yield the text of each row, numbered as in the source it was made from, else by its place from 1 on.
 
     Raises:
@@ -54,7 +54,7 @@ def text_of(messages: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(str(one["content"]) for one in messages[: users[-1] + 1] if one["role"] != "system")
 
 
-def _row(benchmark: Benchmark, number: int, line: str) -> Row:
+def _row(benchmark: Benchmark, number: int, line: str) -> RowText:
     try:
         row = json.loads(line)
         asked = next(row[column] for column in QUESTION_COLUMNS if row.get(column))
@@ -66,4 +66,4 @@ def _row(benchmark: Benchmark, number: int, line: str) -> Row:
             f"Row {number} of {benchmark.file} holds no question: it is to be a JSON object with one of the columns "
             f"{columns}."
         ) from None
-    return Row(benchmark.name, given if isinstance(given, int) else number, text)
+    return RowText(benchmark.name, given if isinstance(given, int) else number, text)

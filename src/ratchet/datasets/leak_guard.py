@@ -49,7 +49,7 @@ _LOOSE_SPACE = re.compile(r" (?:(?!\w)|(?<!\w ))")
 _KEPT_FORMS = ("<super>", "<sub>", "<fraction>")
 
 
-class Row(NamedTuple):
+class RowText(NamedTuple):
     """One text, with the split it is in and its number there."""
 
     split: str
@@ -76,8 +76,8 @@ class Leaks:
 
 
 def find_leaks(
-    data: Iterable[Row],
-    benchmarks: Iterable[Iterable[Row]] = (),
+    data: Iterable[RowText],
+    benchmarks: Iterable[Iterable[RowText]] = (),
     *,
     unshared: Sequence[str] = ("training", "validation"),
 ) -> Leaks:
@@ -129,14 +129,14 @@ def jaccard(one: set[str], other: set[str]) -> float:
 class _Source:
     """The rows of one source in canonical form, and what they have in common."""
 
-    rows: list[Row]
+    rows: list[RowText]
     texts: list[str]
     head: str
     tail: str
     common: frozenset[str] = field(default=frozenset())
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> "_Source":
+    def of(cls, rows: Iterable[RowText]) -> "_Source":
         """Read all rows, once."""
         kept = list(rows)
         texts = [canonical(row.text) for row in kept]
@@ -165,7 +165,7 @@ class _Source:
 
 def _exact(source: _Source, others: list[_Source], unshared: Sequence[str]) -> tuple[list[Pair], set[int]]:
     """Return the pairs that are equal, and the places of rows that repeat an earlier one of their split."""
-    first: dict[bytes, Row] = {}
+    first: dict[bytes, RowText] = {}
     pairs: list[Pair] = []
     repeated: set[int] = set()
     for place, row in enumerate(source.rows):

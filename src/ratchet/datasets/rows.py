@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 Converted = TypeVar("Converted")
 
 
-class Faults:
+class BadRows:
     """Counts the bad rows of a table and keeps the first ones by number."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def converted(table: Table, convert: Callable[[int, Row], Converted]) -> Iterato
     Raises:
         IncompatibleData: at the end: there were bad rows, or none at all.
     """
-    faults = Faults()
+    faults = BadRows()
     number = 0
     for number, raw in enumerate(table, start=1):
         try:

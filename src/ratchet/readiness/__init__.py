@@ -5,7 +5,7 @@ those that a run depends on by the very same functions, with the tokenizer that 
 """
 
 from ratchet.readiness.advice import advice, advice_on_rate, highest_reward
-from ratchet.readiness.check import Report, check
+from ratchet.readiness.check import Readiness, check
 from ratchet.readiness.faults import Faults
 from ratchet.readiness.model import Fitted, Window, fit, refuse_experts, window_of
 from ratchet.readiness.rows import Rows, open_rows
@@ -13,7 +13,7 @@ from ratchet.readiness.rows import Rows, open_rows
 __all__ = [
     "Faults",
     "Fitted",
-    "Report",
+    "Readiness",
     "Rows",
     "Window",
     "advice",

@@ -19,7 +19,7 @@ from ratchet.readiness.rows import Rows, open_rows
 
 
 @dataclass(frozen=True)
-class Report:
+class Readiness:
     """What the checks of a run found. It can start where there are no faults.
 
     Attributes:
@@ -61,7 +61,7 @@ def check(
     own_test: Benchmark | None = None,
     benchmarks: Sequence[Benchmark] = (),
     faults: Faults | None = None,
-) -> Report:
+) -> Readiness:
     """Make all checks, and report everything that they find.
 
     Args:
@@ -78,7 +78,7 @@ def check(
     try:
         model = _Model.of(config, faults)
         if rows is None:
-            return _report(config, faults, device, model)
+            return _found(config, faults, device, model)
         return _with_rows(rows, faults, device, model, own_test, benchmarks)
     except BaseException:
         if rows:
@@ -138,7 +138,7 @@ def _with_rows(
     model: _Model,
     own_test: Benchmark | None,
     benchmarks: Sequence[Benchmark],
-) -> Report:
+) -> Readiness:
     config, dataset = rows.config, rows.dataset
     fitted = Fitted()
     has_prompt_setup = not isinstance(config.prompt.worked_examples, int)  # a fault is noted otherwise
@@ -155,7 +155,7 @@ def _with_rows(
         counts = {"training": len(fitted.train), "validation": len(fitted.validation), "held-out": len(fitted.heldout)}
     rate = None if model.parameters is None else advice_on_rate(config, model.parameters)
     warnings = [*found, *advice(config, model.encoder, counts["training"], device or ""), *filter(None, [rate])]
-    report = _report(config, faults, device, model)
+    report = _found(config, faults, device, model)
     return replace(
         report,
         notes=(*rows.notes, *fitted.notes, *report.notes),
@@ -166,6 +166,6 @@ def _with_rows(
     )
 
 
-def _report(config: RunConfig, faults: Faults, device: str | None, model: _Model) -> Report:
+def _found(config: RunConfig, faults: Faults, device: str | None, model: _Model) -> Readiness:
     window = None if model.window is None else model.window.tokens
-    return Report(config, tuple(faults.found), model.notes, (), device, {}, None, window, None)
+    return Readiness(config, tuple(faults.found), model.notes, (), device, {}, None, window, None)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ratchet.datasets import Dataset
 from ratchet.datasets.benchmarks import Benchmark, text_of, texts
-from ratchet.datasets.leak_guard import NEAR_JACCARD, SHINGLE_WORDS, Leaks, Pair, Row, find_leaks
+from ratchet.datasets.leak_guard import NEAR_JACCARD, SHINGLE_WORDS, Leaks, Pair, RowText, find_leaks
 from ratchet.errors import IncompatibleData
 from ratchet.readiness.rows import MOST_ROWS_NAMED
 
@@ -58,13 +58,13 @@ def leak_notes(leaks: Leaks) -> list[str]:
     return notes
 
 
-def _rows(dataset: Dataset) -> Iterator[Row]:
+def _rows(dataset: Dataset) -> Iterator[RowText]:
     for split, prompts in ((TRAINING, dataset.train), (VALIDATION, dataset.validation)):
         for prompt in prompts:
-            yield Row(split, prompt.id, text_of(prompt.messages))
+            yield RowText(split, prompt.id, text_of(prompt.messages))
 
 
-def _texts(benchmark: Benchmark, notes: list[str]) -> list[Row]:
+def _texts(benchmark: Benchmark, notes: list[str]) -> list[RowText]:
     try:
         return list(texts(benchmark))
     except IncompatibleData as fault:

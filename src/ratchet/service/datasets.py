@@ -11,7 +11,7 @@ from ratchet.config import DatasetData, RunConfig
 from ratchet.datasets.benchmarks import text_of
 from ratchet.datasets.canonical import prompt_of
 from ratchet.datasets.importing import ImportSettings, OnProgress, import_data
-from ratchet.datasets.leak_guard import Row, find_leaks
+from ratchet.datasets.leak_guard import RowText, find_leaks
 from ratchet.datasets.splits import PathData
 from ratchet.datasets.tables import SPLITS, hub_commit, is_hub_id
 from ratchet.datasets.versions import SplitRecord, read_manifest, read_rows, usability
@@ -138,7 +138,7 @@ def check(reference: str, verifier: RunConfig) -> DatasetCheck:
     with closing(checking):
         for split in (split for split in SPLITS if found.rows[split]):
             prompts = [prompt_of(row) for row in read_rows(found.content_hash, split)]
-            texts += [Row(split, prompt.id, text_of(prompt.messages)) for prompt in prompts]
+            texts += [RowText(split, prompt.id, text_of(prompt.messages)) for prompt in prompts]
             with faults.gathered():
                 refuse_ungradable(checking, prompts, split)
     leaks = find_leaks(texts, unshared=SPLITS)

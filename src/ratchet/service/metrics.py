@@ -24,7 +24,7 @@ _MOST_SOURCE_BYTES = 4 * MOST_SOURCE_CHARACTERS + 3  # as UTF-8, with a byte ord
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedRow:
     """What a metric made of one row: a score in 0..1, 0 where it failed, and then how."""
 
     score: float
@@ -147,7 +147,7 @@ def _with_source(verifier: CustomVerifier) -> CustomVerifier:
     return verifier.model_copy(update={"metric": found.name, "version": found.version, "source": found.source})
 
 
-def try_out(file: Path, rows: Path) -> list[Tried]:
+def try_out(file: Path, rows: Path) -> list[TriedRow]:
     """Score the rows ``{answer, reference}`` of a JSONL, CSV or Parquet file with a metric, without adding it.
 
     Raises:
@@ -165,7 +165,7 @@ def try_out(file: Path, rows: Path) -> list[Tried]:
         pool.check()
         scores = pool.score_many(pairs)
     return [
-        Tried(0.0, "failed", score.failure) if score.value is None else Tried(score.value, "graded", None)
+        TriedRow(0.0, "failed", score.failure) if score.value is None else TriedRow(score.value, "graded", None)
         for score in scores
     ]
 

@@ -10,7 +10,7 @@ from ratchet.datasets.benchmarks import Benchmark
 from ratchet.datasets.versions import split_file, versions_home
 from ratchet.errors import Conflict
 from ratchet.journal import RunFolder, check_room, ratchet_home, resolved, unusable_as_error
-from ratchet.readiness import Faults, Report, check
+from ratchet.readiness import Faults, Readiness, check
 
 if TYPE_CHECKING:
     from ratchet.engine.prepare import Prepared
@@ -26,7 +26,7 @@ def check_run(
     *,
     function: Callable[..., Any] | None = None,
     against: Sequence[Path] = (),
-) -> Report:
+) -> Readiness:
     """Make all checks of a run without starting it; close the report in the end.
 
     Args:
