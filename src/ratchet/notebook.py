@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from ratchet import service
-from ratchet.config import PythonVerifier, RunConfig
+from ratchet.config import CompositeVerifier, PythonVerifier, RunConfig, VerifierSettings
 from ratchet.config_text import build, read_file
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.journal import RunFolder
 from ratchet.records import RoundRecord, RunResult
-from ratchet.verifiers import identity
+from ratchet.verifiers import identity, takes_function
 
 OnRound = Callable[[RoundRecord], None]
 VerifierFunction = Callable[..., Any]
@@ -67,7 +67,8 @@ def train(
 
     Args:
         config: Settings as an object, as a nested mapping, or as the path of a YAML file.
-        verifier: ``f(answer, ground_truth) -> 0..1``, or with the prompt as a third parameter.
+        verifier: ``f(answer, ground_truth) -> 0..1``, or with the prompt as a third parameter. It takes the place of
+            the verifier in the settings; of a composite, that of the part whose kind is python, if there is one.
         on_round: Called after round 0 and after each round, once the round is safe on disk.
         out: The run folder; one under the user's data folder by default.
         inspected: Say that you have read the report of the verifier; one is made where there is none.
@@ -95,9 +96,21 @@ def _settings(config: Config, verifier: VerifierFunction | None) -> RunConfig:
     elif not isinstance(config, RunConfig):
         config = build(config)
     if verifier is not None:
-        read = config.verifier.read if config.verifier else None
-        config = config.model_copy(update={"verifier": identity(verifier).model_copy(update={"read": read})})
+        config = config.model_copy(update={"verifier": _with_identity(config.verifier, identity(verifier))})
     return config
+
+
+def _with_identity(settings: VerifierSettings | None, function: PythonVerifier) -> VerifierSettings:
+    """Return a verifier with the user's function in it: as the part of a composite that asks for one, else as all."""
+    if isinstance(settings, CompositeVerifier) and takes_function(settings):
+        parts = [
+            part.model_copy(update={"verifier": _with_identity(part.verifier, function)})
+            if isinstance(part.verifier, PythonVerifier)
+            else part
+            for part in settings.parts
+        ]
+        return settings.model_copy(update={"parts": tuple(parts)})
+    return function.model_copy(update={"read": settings.read if settings else None})
 
 
 def resume(
@@ -114,8 +127,8 @@ def resume(
 
 
 def _refuse_other_function(config: RunConfig, verifier: VerifierFunction) -> None:
-    stored, given = config.verifier, identity(verifier)
-    if not isinstance(stored, PythonVerifier):
+    stored, given = _function_in(config.verifier), identity(verifier)
+    if stored is None:
         raise Conflict("This run is checked by a built-in verifier: resume it without a function.")
     # Where Python cannot show a function's source its name is all there is to go by.
     by_name = (stored.module, stored.name) == (given.module, given.name)
@@ -124,6 +137,12 @@ def _refuse_other_function(config: RunConfig, verifier: VerifierFunction) -> Non
             f"This run was started with {stored.module}.{stored.name}, whose source has changed since, or with "
             f"another function than {given.module}.{given.name}: it cannot go on to the same result."
         )
+
+
+def _function_in(settings: VerifierSettings | None) -> PythonVerifier | None:
+    """Return the function of the user's own that a verifier is or has as a part, None where there is none."""
+    kinds = [part.verifier for part in settings.parts] if isinstance(settings, CompositeVerifier) else [settings]
+    return next((one for one in kinds if isinstance(one, PythonVerifier)), None)
 
 
 def _watch(on_round: OnRound | None) -> Any:

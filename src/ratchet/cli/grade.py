@@ -11,10 +11,9 @@ from ratchet.cli.flags import SettingsCommand, given
 from ratchet.cli.train import json_option
 from ratchet.config import RunConfig
 from ratchet.config_text import build, read_file
+from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.journal import disk_full_as_error
-
-_BAD_ROWS_NAMED = 20
 
 
 def grade() -> click.Command:
@@ -105,17 +104,24 @@ def _read(file: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError):
             row = None
-        truth = row.get("ground_truth") if isinstance(row, dict) else None
-        is_truth = isinstance(truth, str | int | float | dict | list) and not isinstance(truth, bool)
-        if isinstance(row, dict) and isinstance(row.get("answer"), str) and is_truth:
+        if isinstance(row, dict) and isinstance(row.get("answer"), str) and _has_truth(row):
             rows.append(row)
         else:
             bad.append(str(number))
     if bad:
-        named = ", ".join(bad[:_BAD_ROWS_NAMED])
+        named = ", ".join(bad[:MOST_NAMED_ROWS])
         raise IncompatibleData(
-            f"{len(bad)} rows of {file} are not {{answer: text, ground_truth: text}}: row {named}. Correct them."
+            f"{len(bad)} rows of {file} are not {{answer: text, ground_truth: text}}, nor have they tests in place of "
+            f"a ground truth: row {named}. Correct them."
         )
     if not rows:
         raise IncompatibleData(f"{file} has no rows.")
     return rows
+
+
+def _has_truth(row: dict[str, Any]) -> bool:
+    """Tell whether a row says what is right: by a ground truth, or by tests alone."""
+    truth = row.get("ground_truth")
+    if truth is None:
+        return row.get("tests") is not None
+    return isinstance(truth, str | int | float | dict | list) and not isinstance(truth, bool)

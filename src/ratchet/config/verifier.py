@@ -276,6 +276,7 @@ class CompositeVerifier(_Reading):
     """Several verifiers on the same answer: their weighted mean is trained on, one of them is correctness."""
 
     kind: Literal["composite"] = setting("composite", label=_KIND_LABEL, help=_KIND_HELP)
+
     parts: Annotated[tuple[CompositePart, ...], Field(min_length=2, max_length=8)] = setting(
         ...,
         label="Parts",
@@ -288,6 +289,12 @@ class CompositeVerifier(_Reading):
         label="Correctness from",
         help="Which part is correctness, for accuracy, the target and the best round; 0 is the first one.",
     )
+
+    @property
+    def title(self) -> str:
+        """Return how messages call it: with the user's own metrics in it, which are what usually fails."""
+        own = [part.verifier.title for part in self.parts if isinstance(part.verifier, CustomVerifier)]
+        return f"Verifier composite ({', '.join(own)})" if own else super().title
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

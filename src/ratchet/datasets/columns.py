@@ -29,8 +29,8 @@ def text(row: Mapping[str, Any], column: str) -> str:
 def ground_truth(row: Mapping[str, Any], column: str) -> str:
     """Return a ground truth as text without space around it; a number is taken as it is written.
 
-    A row with tests needs none, since those say what is right; it is empty then, which any verifier but ``code``
-    refuses.
+    A row with tests needs none, since those say what is right; it is empty then, which verifiers that compare
+    with one refuse.
     """
     if row.get(column) in (None, "") and row.get("tests") is not None:
         return ""

@@ -61,6 +61,7 @@ def check(
     own_test: Benchmark | None = None,
     benchmarks: Sequence[Benchmark] = (),
     faults: Faults | None = None,
+    has_rows: bool = True,
 ) -> Readiness:
     """Make all checks, and report everything that they find.
 
@@ -70,11 +71,13 @@ def check(
         own_test: The test rows of the run's own data, where it has some.
         benchmarks: What else the user scores on.
         faults: What was found already.
+        has_rows: Whether the data and the metric that the settings name are there. Where they are not, which is a fault
+            that was found already, what depends on the rows is not checked.
     """
     faults = faults or Faults()
     config = config.resolved()
     device = _device(config, faults)
-    rows = open_rows(config, function, faults)
+    rows = open_rows(config, function, faults) if has_rows else None
     try:
         model = _Model.of(config, faults)
         if rows is None:

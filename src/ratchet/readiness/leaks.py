@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from ratchet.datasets import Dataset
 from ratchet.datasets.benchmarks import Benchmark, text_of, texts
 from ratchet.datasets.leak_guard import NEAR_JACCARD, SHINGLE_WORDS, Leaks, Pair, RowText, find_leaks
+from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import IncompatibleData
-from ratchet.readiness.rows import MOST_ROWS_NAMED
 
 # Its problems are short and made to differ as problems, which the guard, comparing texts, could not tell.
 DISJOINT_BY_THEMSELVES = ("math_pairs",)
@@ -76,6 +76,6 @@ def _texts(benchmark: Benchmark, notes: list[str]) -> list[RowText]:
 
 def _named(pairs: Sequence[Pair]) -> str:
     named = [f"{one.split} row {one.number} and {one.other_split} row {one.other_number}" for one in pairs]
-    shown: Iterable[str] = named[:MOST_ROWS_NAMED]
-    more = [f"and {len(named) - MOST_ROWS_NAMED:,} more"] if len(named) > MOST_ROWS_NAMED else []
+    shown: Iterable[str] = named[:MOST_NAMED_ROWS]
+    more = [f"and {len(named) - MOST_NAMED_ROWS:,} more"] if len(named) > MOST_NAMED_ROWS else []
     return "; ".join([*shown, *more])

@@ -6,13 +6,11 @@ from typing import Any
 
 from ratchet.config import RunConfig
 from ratchet.datasets import Dataset, load, worked_examples
+from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import Conflict, IncompatibleData
 from ratchet.readiness.faults import Faults
 from ratchet.records import Prompt
 from ratchet.verifiers import Tried, Verifier, compile_pattern, make_verifier, takes_function
-
-# How many rows an error names.
-MOST_ROWS_NAMED = 20
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def open_rows(config: RunConfig, function: Callable[..., Any] | None, faults: Fa
             config = _with_prompt_setup(config, dataset)
         for split, prompts in (("training", dataset.train), ("validation", dataset.validation)):
             with faults.gathered():
-                refuse_ungradable(verifier, prompts, split)
+                refuse_ungradable(verifier, prompts, f"{split} rows")
         tried = ""
         if isinstance(verifier, Tried) and dataset.train:
             with faults.gathered():
@@ -71,19 +69,19 @@ def open_rows(config: RunConfig, function: Callable[..., Any] | None, faults: Fa
     return Rows(config, dataset, verifier, (*dataset.notes, *filter(None, [tried])))
 
 
-def refuse_ungradable(verifier: Verifier, prompts: Sequence[Prompt], split: str) -> None:
-    """Refuse rows whose ground truth no answer could be graded against.
+def refuse_ungradable(verifier: Verifier, prompts: Sequence[Prompt], what: str) -> None:
+    """Refuse rows whose ground truth no answer could be graded against; ``what`` is such as "training rows".
 
     Raises:
         IncompatibleData: there are such rows, up to 20 of them named by number, or there are none at all.
     """
     if not prompts:
-        raise IncompatibleData(f"There are no {split} rows. Give a dataset with rows for training and validation.")
+        raise IncompatibleData(f"There are no {what}. Give a dataset with rows for training and validation.")
     reasons = [(prompt.id, reason) for prompt in prompts if (reason := verifier.check_ground_truth(prompt))]
     if reasons:
-        named = "; ".join(f"row {row}: {reason}" for row, reason in reasons[:MOST_ROWS_NAMED])
+        named = "; ".join(f"row {row}: {reason}" for row, reason in reasons[:MOST_NAMED_ROWS])
         raise IncompatibleData(
-            f"{len(reasons)} of {len(prompts)} {split} rows have a reference that the verifier cannot check: "
+            f"{len(reasons)} of {len(prompts)} {what} have a reference that the verifier cannot check: "
             f"{named}. Correct the rows or choose another verifier."
         )
 

@@ -19,7 +19,8 @@ from ratchet.errors import InvalidSetting
 from ratchet.readiness import Faults
 from ratchet.readiness.leaks import leak_notes, refuse_leaks
 from ratchet.readiness.rows import refuse_ungradable
-from ratchet.service.names import checked_name, parsed_reference
+from ratchet.service.metrics import with_source
+from ratchet.service.names import checked_name, named_version
 from ratchet.verifiers import make_verifier
 
 if TYPE_CHECKING:
@@ -124,12 +125,13 @@ def check(reference: str, verifier: RunConfig) -> DatasetCheck:
 
     Args:
         reference: NAME or NAME@VERSION.
-        verifier: Resolved; its verifier is used.
+        verifier: Resolved; its verifier is used, also one with an archived metric.
 
     Raises:
-        NotFound: there is no such version, or its rows are not here.
+        NotFound: there is no such version of the dataset or of a metric, or its rows are not here.
         Conflict: its rows were changed.
     """
+    verifier = with_source(verifier, is_new_run=False)
     if verifier.verifier is None:
         raise ValueError("the settings are not resolved")
     found = _found(reference)
@@ -140,7 +142,7 @@ def check(reference: str, verifier: RunConfig) -> DatasetCheck:
             prompts = [prompt_of(row) for row in read_rows(found.content_hash, split)]
             texts += [RowText(split, prompt.id, text_of(prompt.messages)) for prompt in prompts]
             with faults.gathered():
-                refuse_ungradable(checking, prompts, split)
+                refuse_ungradable(checking, prompts, f"{split} rows")
     leaks = find_leaks(texts, unshared=SPLITS)
     with faults.gathered():
         refuse_leaks(leaks)
@@ -177,11 +179,8 @@ def with_version(config: RunConfig) -> RunConfig:
 def _found(reference: str, version: int | None = None) -> DatasetSummary:
     from ratchet.store import Database, DatasetStore
 
-    name, number = parsed_reference(reference)
-    if number is not None and version not in (None, number):
-        raise InvalidSetting(f"Dataset {reference} and version {version} are two versions. Leave one of them out.")
     with closing(Database()) as database:
-        return _summary(DatasetStore(database).get(name, number if version is None else version))
+        return _summary(DatasetStore(database).get(*named_version("Dataset", reference, version)))
 
 
 def _summary(stored: "StoredDataset", notes: tuple[str, ...] = ()) -> DatasetSummary:

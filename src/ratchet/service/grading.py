@@ -6,11 +6,13 @@ from typing import Any
 
 from ratchet.config import RunConfig
 from ratchet.datasets.columns import extras
+from ratchet.datasets.readers import BadRow
+from ratchet.datasets.rows import BadRows
 from ratchet.errors import IncompatibleData, InvalidSetting
+from ratchet.readiness.rows import refuse_ungradable
 from ratchet.records import OUTCOMES, Prompt
-from ratchet.verifiers import Shaping, Verifier, make_verifier, takes_function
-
-_ROWS_NAMED = 20
+from ratchet.service.metrics import with_source
+from ratchet.verifiers import Shaping, make_verifier, takes_function
 
 
 def grade_rows(
@@ -20,14 +22,16 @@ def grade_rows(
 
     Args:
         rows: Each with a text ``answer`` and a ``ground_truth``: text, number, or an object or list that stands for its
-            JSON. ``tools``, ``schema`` and ``tests`` are the row's own for verifiers that read them; further columns
-            are kept.
-        config: Resolved; its verifier and reward settings are used. An overlong buffer needs tokens and does nothing.
+            JSON. It may be left out beside ``tests``. ``tools``, ``schema`` and ``tests`` are the row's own for
+            verifiers that read them; further columns are kept.
+        config: Resolved; its verifier and reward settings are used, also with an archived metric. An overlong buffer
+            needs tokens and does nothing.
         prefilled_think: Whether the prompts of these answers end in an opened ``<think>``.
 
     Raises:
-        IncompatibleData: the verifier cannot check some ground truths; up to 20 rows are named.
+        IncompatibleData: some rows cannot be read or checked by the verifier; up to 20 are named.
         InvalidSetting: the verifier cannot be built, or is a Python function.
+        NotFound: there is no such metric, or no such version of it.
     """
     if config.verifier is None:
         raise ValueError("the settings are not resolved")
@@ -37,11 +41,12 @@ def grade_rows(
             "call the function in Python.",
             field="verifier.kind",
         )
+    config = with_source(config, is_new_run=False)
+    prompts = _prompts(rows)
     shaping = Shaping(config.reward, prefilled_think)
     verifier = make_verifier(config.verifier, prefer_answer_tag=config.reward.format_bonus == "tags")
     try:
-        prompts = [_prompt(number, row) for number, row in enumerate(rows, start=1)]
-        _refuse_ungradable(verifier, prompts)
+        refuse_ungradable(verifier, prompts, "rows")
         graded = []
         counts: dict[str, int] = {"right": 0, **dict.fromkeys(OUTCOMES, 0)}
         for row, prompt in zip(rows, prompts, strict=True):
@@ -56,14 +61,20 @@ def grade_rows(
     return graded, counts
 
 
-def _prompt(number: int, row: Mapping[str, Any]) -> Prompt:
-    truth = row["ground_truth"]
-    text = json.dumps(truth) if isinstance(truth, dict | list) else str(truth).strip()
-    return Prompt(number, (), text, extras(row))
+def _prompts(rows: Sequence[Mapping[str, Any]]) -> list[Prompt]:
+    prompts, bad = [], BadRows()
+    for number, row in enumerate(rows, start=1):
+        try:
+            prompts.append(Prompt(number, (), _ground_truth(row), extras(row)))
+        except BadRow as reason:
+            bad.add(number, str(reason))
+    if bad.count:
+        raise IncompatibleData(f"{bad.count} of {len(rows)} rows cannot be graded: {bad.named()}. Correct them.")
+    return prompts
 
 
-def _refuse_ungradable(verifier: Verifier, prompts: Sequence[Prompt]) -> None:
-    reasons = [(prompt.id, reason) for prompt in prompts if (reason := verifier.check_ground_truth(prompt))]
-    if reasons:
-        named = "; ".join(f"row {number}: {reason}" for number, reason in reasons[:_ROWS_NAMED])
-        raise IncompatibleData(f"{len(reasons)} rows have a ground truth that cannot be checked: {named}.")
+def _ground_truth(row: Mapping[str, Any]) -> str:
+    truth = row.get("ground_truth")
+    if truth is None:
+        return ""
+    return json.dumps(truth) if isinstance(truth, dict | list) else str(truth).strip()

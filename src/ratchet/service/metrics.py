@@ -15,7 +15,7 @@ from ratchet.datasets.rows import converted
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, MetricRefused, NotFound
 from ratchet.records import Outcome
 from ratchet.sandbox.metric import MOST_SOURCE_CHARACTERS
-from ratchet.service.names import checked_name, parsed_reference
+from ratchet.service.names import checked_name, named_version, parsed_reference
 
 if TYPE_CHECKING:
     from ratchet.store import StoredMetric
@@ -61,7 +61,7 @@ def list_metrics() -> "list[StoredMetric]":
         return MetricStore(database).all()
 
 
-def show(reference: str) -> "StoredMetric":
+def show(reference: str, version: int | None = None) -> "StoredMetric":
     """Return NAME@VERSION; of NAME alone the newest active version, or the newest where all are archived.
 
     Raises:
@@ -70,7 +70,7 @@ def show(reference: str) -> "StoredMetric":
     from ratchet.store import Database, MetricStore
 
     with closing(Database()) as database:
-        return MetricStore(database).get(*parsed_reference(reference))
+        return MetricStore(database).get(*named_version("Metric", reference, version))
 
 
 def archive(reference: str) -> "StoredMetric":
@@ -93,7 +93,7 @@ def for_run(name: str, version: int | None) -> "StoredMetric":
         NotFound: there is no such version.
         Conflict: it is archived.
     """
-    found = show(name if version is None else f"{name}@{version}")
+    found = show(name, version)
     if not found.is_active:
         raise Conflict(
             f"Version {found.version} of metric {found.name} is archived, so no new run takes it. Choose an active "
@@ -102,23 +102,24 @@ def for_run(name: str, version: int | None) -> "StoredMetric":
     return found
 
 
-def with_source(config: RunConfig) -> RunConfig:
+def with_source(config: RunConfig, *, is_new_run: bool = True) -> RunConfig:
     """Return a run's settings with the version of its metric, and that version's source, filled in; a composite's too.
 
     Settings that bring the source of a metric which is not kept here, such as those of another machine's run, stay as
-    they are.
+    they are. Where no run is meant, but answers or data that are looked at, so do all that bring a source, and an
+    archived version is as good as any.
 
     Raises:
         NotFound: there is no such metric or version.
-        Conflict: it is archived.
+        Conflict: it is archived, and a new run is meant.
         InvalidSetting: the settings bring a source that is not the version's.
     """
     verifier = config.verifier
     if isinstance(verifier, CustomVerifier):
-        filled: VerifierSettings = _with_source(verifier)
+        filled: VerifierSettings = _with_source(verifier, is_new_run)
     elif isinstance(verifier, CompositeVerifier):
         parts = [
-            part.model_copy(update={"verifier": _with_source(part.verifier)})
+            part.model_copy(update={"verifier": _with_source(part.verifier, is_new_run)})
             if isinstance(part.verifier, CustomVerifier)
             else part
             for part in verifier.parts
@@ -129,11 +130,11 @@ def with_source(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"verifier": filled})
 
 
-def _with_source(verifier: CustomVerifier) -> CustomVerifier:
-    if not verifier.metric:
+def _with_source(verifier: CustomVerifier, is_new_run: bool) -> CustomVerifier:
+    if not verifier.metric or (verifier.source and not is_new_run):
         return verifier
     try:
-        found = for_run(verifier.metric, verifier.version)
+        found = (for_run if is_new_run else show)(verifier.metric, verifier.version)
     except NotFound:
         if verifier.source:
             return verifier
@@ -141,7 +142,7 @@ def _with_source(verifier: CustomVerifier) -> CustomVerifier:
     if verifier.source not in ("", found.source):
         raise InvalidSetting(
             f"The settings bring a source for metric {found.name} that is not its version {found.version}. Leave "
-            "verifier.source out, or name the version that is meant.",
+            "verifier.source out, name the version that is meant, or give verifier.metric a name of its own.",
             "verifier.source",
         )
     return verifier.model_copy(update={"metric": found.name, "version": found.version, "source": found.source})

@@ -23,6 +23,19 @@ def checked_name(name: str) -> str:
     return name
 
 
+def named_version(what: str, reference: str, version: int | None) -> tuple[str, int | None]:
+    """Return the name and the version of NAME or NAME@VERSION where the version may also be given by itself.
+
+    Raises:
+        InvalidSetting: what follows the @ is no version number, or another one than the one given; ``what`` says of
+            what kind of thing.
+    """
+    name, number = parsed_reference(reference)
+    if number is not None and version not in (None, number):
+        raise InvalidSetting(f"{what} {reference} and version {version} are two versions. Leave one of them out.")
+    return name, number if version is None else version
+
+
 def parsed_reference(reference: str) -> tuple[str, int | None]:
     """Return the name and the version of NAME or NAME@VERSION.
 

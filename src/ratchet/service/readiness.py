@@ -41,11 +41,23 @@ def check_run(
     from ratchet.service.datasets import with_version
     from ratchet.service.metrics import with_source
 
+    there = set()
     with faults.gathered():
-        config = with_source(with_version(config))
+        config = with_version(config)
+        there.add("data")
+    with faults.gathered():
+        config = with_source(config)
+        there.add("metric")
     own_test, benchmarks = _test_rows(config)
     given = [Benchmark(file.name, file, is_asked_for=True) for file in against]
-    return check(config, function, own_test=own_test, benchmarks=[*benchmarks, *given], faults=faults)
+    return check(
+        config,
+        function,
+        own_test=own_test,
+        benchmarks=[*benchmarks, *given],
+        faults=faults,
+        has_rows=there == {"data", "metric"},
+    )
 
 
 def prepared_run(

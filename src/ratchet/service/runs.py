@@ -87,12 +87,12 @@ def create_and_train(
     watch = watch or worker.Watch()
     try:
         confirmation = confirmed(prepared, ask, watch.on_progress)
+        report, device = state(confirmation, prepared.config), device_name(prepared.config.device)
         folder = RunFolder.create(prepared.config, out, confirmation.model_dump(mode="json"))
     except BaseException:
         prepared.verifier.close()
         raise
-    limit = prepared.config.limits.time_hours
-    on_launch(Launch(device_name(prepared.config.device), limit, state(confirmation, prepared.config), folder.path))
+    on_launch(Launch(device, prepared.config.limits.time_hours, report, folder.path))
     return worker.run(folder, prepared=prepared, function=function, watch=watch)
 
 

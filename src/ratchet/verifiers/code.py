@@ -75,7 +75,7 @@ class Code:
         result = self._runner.run(program.source, tests)
         if not result.compiles and not program.is_fenced:
             return _UNPARSEABLE
-        passed = result.count("passed") / len(tests)
+        passed = result.passed_fraction
         parts = {"tests_passed": passed, "all_passed": float(passed == 1)}
         return Grade(correctness=parts[self._settings.metric], outcome="graded", parts=parts)
 
