@@ -553,6 +553,7 @@ SETTINGS_OF_GRADE = {
         {"answer": '{"name": "f", "arguments": {}}', "ground_truth": [{"name": "f", "arguments": {}}], "tools": TOOLS},
         1.0,
     ),
+    "code": ([], {"answer": "def f(x):\n    return x", "tests": ["assert f(1) == 1"]}, 1.0),
     "composite": (
         [
             "--verifier.parts",
@@ -632,6 +633,12 @@ BAD_GRADES = {
     ),
     "a judge": ([{"answer": "5", "ground_truth": "5"}], "judge", 2, "never a reward: it needs a model that judges"),
     "a function": ([{"answer": "5", "ground_truth": "5"}], "python", 2, "which ratchet grade cannot call"),
+    "tools in no form": (
+        [{"answer": "5", "ground_truth": "5", "tools": "[zyzzyva"}],
+        "tool_call",
+        2,
+        "1 of 1 rows cannot be graded: row 1: the column tools is text that is not valid JSON",
+    ),
     "no tools": (
         [{"answer": "5", "ground_truth": {"name": "f", "arguments": {}}}],
         "tool_call",

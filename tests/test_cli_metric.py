@@ -91,6 +91,31 @@ def test_a_source_that_the_settings_bring_needs_no_metric_here():
         metrics.with_source(custom(metric="elsewhere", version=3))
 
 
+def test_answers_and_data_are_looked_at_with_a_kept_metric_also_an_archived_one(cli, source, tmp_path):
+    metrics.add(source(GOOD), "exact")
+    metrics.archive("exact@1")
+    rows = tmp_path / "answers.jsonl"
+    rows.write_text('{"answer": "5", "ground_truth": "5"}\n{"answer": "6", "ground_truth": "5"}\n')
+    named = ("--verifier", "custom", "--verifier.metric", "exact")
+    part = "[{verifier: {kind: custom, metric: exact}}, {verifier: {kind: qa}}]"
+    for flags in (named, (*named[:3], "exact@1"), ("--verifier", "composite", "--verifier.parts", part)):
+        done = cli("grade", *flags, rows)
+        assert done.returncode == 0, done.stderr
+        assert [json.loads(line)["correctness"] for line in done.stdout.splitlines()] == [1.0, 0.25]
+    assert cli("grade", *named[:3], "exact@2", rows).returncode == 3
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"q{n}", "answer": str(n)}) + "\n" for n in range(20)))
+    cli("data", "add", data, "--name", "mine")
+    assert cli("data", "check", "mine", *named).stdout == "mine@1 is fit with the verifier custom.\n"
+
+
+def test_a_name_with_a_version_and_another_version_are_refused(source):
+    metrics.add(source(GOOD), "exact")
+    assert metrics.with_source(custom(metric="exact@1", version=1)).verifier.metric == "exact"
+    with pytest.raises(InvalidSetting, match="Metric exact@1 and version 2 are two versions"):
+        metrics.with_source(custom(metric="exact@1", version=2))
+
+
 def test_trying_a_metric_prints_scores_in_order(cli, source, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"answer": a, "reference": "x"}) + "\n" for a in ("ab", "", "abcd")))

@@ -13,7 +13,8 @@ import pytest
 
 import ratchet
 import ratchet.cli
-from ratchet import service
+from ratchet import service, worker
+from ratchet.config_text import build
 from ratchet.engine import report_card as engine_card
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.journal import RunFolder, ratchet_home
@@ -211,6 +212,16 @@ def test_a_resumed_run_is_not_asked_about(tmp_path, ratchet_command, monkeypatch
     code, out, _ = ratchet_command("resume", tmp_path / "run", "--json")
     assert (code, json.loads(out.splitlines()[-1])["ending"]) == (0, "all_rounds")
     assert RunFolder(tmp_path / "run").read_run()["report"] == report
+
+
+def test_a_folder_made_by_hand_is_not_begun_by_a_resume_or_by_the_worker(tmp_path, monkeypatch):
+    no_report(monkeypatch)
+    folder = RunFolder.create(build(SMALL).resolved(), tmp_path / "run")
+    with pytest.raises(Conflict, match="nobody has confirmed the report of its verifier"):
+        service.resume(str(folder.path))
+    monkeypatch.setattr(sys, "argv", ["ratchet.worker", str(folder.path)])
+    assert worker.main() == 1
+    assert list(folder.events()) == []
 
 
 def closeness(answer, ground_truth):

@@ -74,6 +74,21 @@ def test_such_a_run_is_resumed_with_the_same_function_alone(tmp_path):
     assert adapter_bytes(RunFolder(tmp_path / "run")) == adapter_bytes(RunFolder(tmp_path / "whole"))
 
 
+def test_a_function_takes_the_place_of_the_part_that_asks_for_one(tmp_path):
+    parts = [{"verifier": {"kind": "math_pairs"}}, {"verifier": {"kind": "python", "read": "whole"}, "weight": 3.0}]
+    settings = {**short(), "verifier": {"kind": "composite", "parts": parts}}
+    first = ratchet.train(settings, inspected=True, verifier=closeness, on_round=stop_after(1), out=tmp_path / "run")
+    assert (first.ending, first.rounds_done) == ("stopped", 1)
+    stored = RunFolder(tmp_path / "run").read_config().verifier
+    assert [part.verifier.kind for part in stored.parts] == ["math_pairs", "python"]
+    assert stored.parts[1].verifier == identity(closeness).model_copy(update={"read": "whole"})
+    with pytest.raises(Conflict, match=r"test_notebook\.closeness, whose source has changed"):
+        ratchet.resume(tmp_path / "run", verifier=other)
+    assert ratchet.resume(tmp_path / "run", verifier=closeness).ending == "all_rounds"
+    record = records(RunFolder(tmp_path / "run"))[-1]
+    assert set(record["parts"]) == {"math_pairs", "math_pairs.accuracy_strict", "python"}
+
+
 def test_functions_whose_source_cannot_be_seen_are_told_apart_by_name(tmp_path):
     names = {}
     exec("def one(answer, truth): return 0.0\ndef two(answer, truth): return 1.0", names)

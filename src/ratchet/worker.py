@@ -188,6 +188,21 @@ def refuse_ended(folder: RunFolder) -> None:
     )
 
 
+def refuse_unconfirmed(folder: RunFolder) -> None:
+    """Refuse to begin a run whose verifier's report nobody has confirmed: one that was not made by the service.
+
+    Runs that have begun go on, also those from before there were reports.
+
+    Raises:
+        Conflict: there is neither a confirmation in its record nor a checkpoint.
+    """
+    if "report" not in folder.read_run() and not folder.checkpoint_path.exists():
+        raise Conflict(
+            f"Run {folder.run_id} has not begun, and nobody has confirmed the report of its verifier. Start it anew "
+            f"with its settings: ratchet train {folder.config_path}"
+        )
+
+
 def _rounds(session: _Session, prepared: Prepared) -> tuple[Ending, str]:
     """Set up engine and task, run the rounds, and turn what keeps an adapter into an ending."""
     config = prepared.config
@@ -562,7 +577,9 @@ def _signals(session: _Session) -> Iterator[None]:
 def main() -> int:
     """Work on the run in the folder named on the command line; 0 if it ended with an adapter."""
     try:
-        result = run(RunFolder.find(sys.argv[1]))
+        folder = RunFolder.find(sys.argv[1])
+        refuse_unconfirmed(folder)
+        result = run(folder)
     except RatchetError as error:
         sys.stderr.write(f"Error: {error}\n")
         return 1

@@ -8,6 +8,7 @@ from ratchet.config import (
     ClassificationVerifier,
     CompositePart,
     CompositeVerifier,
+    CustomVerifier,
     NumericVerifier,
     PythonVerifier,
     QaVerifier,
@@ -135,3 +136,11 @@ def test_a_function_may_be_a_part():
     plain = CompositeVerifier(parts=(CompositePart(verifier=QaVerifier()), CompositePart(verifier=QaVerifier())))
     with pytest.raises(InvalidSetting, match="kind is composite"):
         make_verifier(plain, function=lambda answer, truth: 0.5)
+
+
+def test_messages_name_the_metrics_in_it():
+    metric = CustomVerifier(metric="closeness", version=2)
+    with_metric = CompositeVerifier(parts=(CompositePart(verifier=QaVerifier()), CompositePart(verifier=metric)))
+    assert with_metric.title == "Verifier composite (Metric closeness version 2)"
+    without = CompositeVerifier(parts=(CompositePart(verifier=QaVerifier()), CompositePart(verifier=QaVerifier())))
+    assert without.title == "Verifier composite"

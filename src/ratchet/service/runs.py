@@ -103,12 +103,14 @@ def resume(
 
     Raises:
         NotFound: there is no such run.
-        Conflict: it has ended, another process works on it, or it cannot go on here to the same result.
+        Conflict: it has ended, another process works on it, it cannot go on here to the same result, or it never began
+            and the report of its verifier is not confirmed.
     """
     folder = RunFolder.find(run_or_folder)
     from ratchet import worker
 
     worker.refuse_ended(folder)
+    worker.refuse_unconfirmed(folder)
     return worker.run(folder, function=function, watch=watch)
 
 

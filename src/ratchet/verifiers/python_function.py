@@ -44,7 +44,7 @@ class PythonFunction:
 
     It returns a number in 0..1; True and False are taken as 1 and 0, since a trusted function that says "equal" means
     just that. It may also return a ``Grade``. An answer on which it raises, or for which it returns anything else, is
-    counted as failed. It is called from several threads at once.
+    counted as failed. It is called once at a time, mostly not from the main thread.
     """
 
     def __init__(
