@@ -9,7 +9,7 @@ is_there() {
 
 is_there && exit 0
 if ! command -v apt-get >/dev/null; then
-  echo "Install bubblewrap, libseccomp and python3 with pip by your distribution's own means; see README, Sandbox." >&2
+  echo "Install bubblewrap, libseccomp and python3 with pip by your distribution's own means; see \"Metrics of your own, and code\" in README.md." >&2
   exit 0
 fi
 as_root=""

@@ -412,7 +412,7 @@ def _score_best(session: _Session, engine: Engine, prepared: Prepared, grader: G
         summary, rollouts = _score_heldout(engine, prepared, grader, _give_up_if(session))
         session.folder.write_heldout(_heldout_rows(prepared, rollouts))
         session.heldout_after = _heldout_event(session, "after", summary)
-    except (Interrupted, OutOfMemory, DiskFull, NotFinite, SamplerFailed) as error:
+    except (Interrupted, OutOfMemory, DiskFull, NotFinite, SamplerFailed, SandboxUnavailable) as error:
         with suppress(DiskFull):
             session.event("note", text=f"The held-out problems were not scored at the end ({error.code}).")
 

@@ -43,7 +43,10 @@ KINDS = {
     "final_number": FinalNumberVerifier(read="whole"),
     "math": MathVerifier(read="whole", require_boxed=False),
 }
-PARTS = tuple(CompositePart(verifier=KINDS[kind]) for kind in ("classification", "qa"))
+PARTS = (
+    CompositePart(verifier=ClassificationVerifier(labels=("ham", "spam", "Other"), read="whole")),
+    CompositePart(verifier=QaVerifier(read="answer_tag")),
+)
 KINDS["composite"] = CompositeVerifier(read="whole", parts=PARTS)
 
 
@@ -209,9 +212,16 @@ def test_what_a_metric_of_the_users_own_takes_is_not_claimed_beyond_the_ground_t
 
 def test_a_composite_is_probed_by_the_part_that_stands_for_correctness():
     assert made("composite", "spam") == made("classification", "spam")
-    second = CompositeVerifier(read="whole", parts=PARTS, correctness_from=1)
-    one = prompt("spam")
-    assert known_answers(second, one, ["ham"]) == known_answers(KINDS["qa"], one, ["ham"])
+    second = KINDS["composite"].model_copy(update={"correctness_from": 1})
+    assert correctness_part(second) is KINDS["composite"].parts[1].verifier
+    assert correctness_part(KINDS["qa"]) is KINDS["qa"]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_composite_is_probed_where_that_part_reads(place):
+    verifier = KINDS["composite"].model_copy(update={"correctness_from": place})
+    found = run_probes(make_verifier(verifier).grade, verifier, "off", [prompt("spam"), prompt("ham", 2)])
+    assert found.false_negative_rate == 0.0
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,10 @@ def print_report(report: Readiness) -> None:
     for warning in report.warnings:
         console.print(f"[yellow]Warning:[/yellow] {escape(warning)}")
     if not report.faults:
-        console.print("[green]Ready.[/green] Nothing stands in the way of this run; it was not started.")
+        console.print(
+            "[green]Ready.[/green] These checks found nothing against the run; it was not started. Whether its "
+            "verifier's report is confirmed is looked at when it is."
+        )
 
 
 def report_fields(report: Readiness) -> dict[str, Any]:

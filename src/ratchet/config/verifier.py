@@ -23,7 +23,7 @@ _METRIC_HELP = (
     "Which number of the verifier counts as correctness and is trained on; the others are reported. qa: "
     "normalized_exact_match (usual) or token_f1. structured_json: field_accuracy (usual), schema_valid or "
     "json_exact_match. tool_call: call_match (usual), name_match or call_valid. code: tests_passed, the "
-    "share of the row's tests (usual), or all_passed."
+    "share of the row's tests (usual), or all_passed. custom: the name of your metric, also as NAME@VERSION."
 )
 _Name = Annotated[str, Field(min_length=1, max_length=1_000)]
 
@@ -204,7 +204,7 @@ class CustomVerifier(_Reading):
     """
 
     kind: Literal["custom"] = setting("custom", label=_KIND_LABEL, help=_KIND_HELP)
-    metric: str = setting("", max_length=200, label="Metric", help="custom: name of the metric.")
+    metric: str = setting("", max_length=200, label=_METRIC_LABEL, help=_METRIC_HELP)
     version: int | None = setting(
         None,
         ge=1,

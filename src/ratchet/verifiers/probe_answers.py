@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from ratchet.config import CompositeVerifier
 from ratchet.records import Prompt
 from ratchet.verifiers.exact_number import read_exact
 from ratchet.verifiers.final_number import last_number
@@ -58,7 +59,8 @@ def known_answers(settings: Any, prompt: Prompt, others: Sequence[str]) -> Known
         prompt: With its ground truth.
         others: Ground truths of other prompts, to make wrong answers of.
     """
-    return WRITERS.get(settings.kind, _as_given)(settings, prompt, others)
+    stated = correctness_part(settings)  # the other parts of a composite may ask for more
+    return WRITERS.get(stated.kind, _as_given)(stated, prompt, others)
 
 
 def _as_given(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
@@ -335,9 +337,9 @@ def _tool_name(tool: Any) -> str:
     return str(described.get("name", "")) if isinstance(described, Mapping) else ""
 
 
-def _correctness_part(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
-    """Write what the part of a composite that stands for correctness takes; the others may ask for more."""
-    return known_answers(settings.parts[settings.correctness_from].verifier, prompt, others)
+def correctness_part(settings: Any) -> Any:
+    """Return the settings of the part of a composite that stands for correctness; any other verifier is its own."""
+    return settings.parts[settings.correctness_from].verifier if isinstance(settings, CompositeVerifier) else settings
 
 
 WRITERS: dict[str, Writer] = {
@@ -350,5 +352,4 @@ WRITERS: dict[str, Writer] = {
     "structured_json": _json_value,
     "code": _code,
     "tool_call": _call,
-    "composite": _correctness_part,
 }

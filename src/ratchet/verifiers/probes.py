@@ -13,7 +13,7 @@ from typing import Any
 from ratchet.config import FormatKind
 from ratchet.records import Grade, Prompt
 from ratchet.report_card import PASS_MARK, ProbeResult, Probes
-from ratchet.verifiers.probe_answers import KnownAnswers, known_answers
+from ratchet.verifiers.probe_answers import KnownAnswers, correctness_part, known_answers
 
 # Every name with what is tried, in the order in which they are shown.
 WHAT = {
@@ -72,7 +72,8 @@ def run_probes(
 
     Args:
         grade: The verifier's.
-        settings: The verifier's; ``read`` says where it looks for an answer.
+        settings: The verifier's; ``read``, in a composite that of the part that stands for correctness, says where it
+            looks for an answer.
         format_kind: The form that the run asks for.
         prompts: At most ``MOST_PROMPTS`` of them are tried.
     """
@@ -83,7 +84,7 @@ def run_probes(
         others = [other.ground_truth for other in prompts if other is not prompt]
         known = known_answers(settings, prompt, others)
         left_out |= known.left_out
-        for probe in probes_of(prompt, known, settings.read, format_kind):
+        for probe in probes_of(prompt, known, correctness_part(settings).read, format_kind):
             found = grade(probe.text, prompt)
             count = counts.setdefault((probe.name, probe.must_pass), [0, 0, 0])
             has_passed = found.correctness > PASS_MARK
