@@ -35,7 +35,11 @@ def inspect() -> click.Command:
         "Takes CONFIG and flags as ratchet train does.",
         params=[
             click.Argument(["config"], required=False, type=click.Path(path_type=Path)),
-            click.Option(["--confirm"], is_flag=True, help="Say that you have read it: runs with it start unasked."),
+            click.Option(
+                ["--confirm"],
+                is_flag=True,
+                help="Say that you have read it: runs with it start unasked. It is made where there is none yet.",
+            ),
             override_option(),
             click.Option(["--out"], type=click.Path(path_type=Path), help="Also write the report's page to this file."),
             json_option(),
@@ -56,7 +60,7 @@ def _inspect(
     settings = settings_of(config, parameters)
     console = console_for(as_json)
     with Live(console, None) as live:
-        report = service.inspect(settings, on_progress=live.watch.on_progress)
+        report = service.inspect(settings, on_progress=live.watch.on_progress, anew=not confirm)
     if not as_json:
         print_report(console, report.card)
     if out is not None:

@@ -70,15 +70,19 @@ def inspect(
     *,
     function: Callable[..., Any] | None = None,
     on_progress: OnProgress = lambda phase, done, total: None,
+    anew: bool = True,
 ) -> Report:
     """Make the report of a run's verifier, data, model and prompt, and store it. It is no run.
+
+    Where it is not to be made ``anew``, as by somebody who says that they have read it, the stored one is returned if
+    it was sampled as these settings ask.
 
     Raises:
         InvalidSetting, IncompatibleData, ModelUnavailable, Conflict, OutOfMemory: as for a run.
     """
     prepared = prepared_run(config, function=function)
     try:
-        return _made(prepared, on_progress)
+        return (None if anew else _stored(prepared)) or _made(prepared, on_progress)
     finally:
         prepared.verifier.close()
 
@@ -148,18 +152,12 @@ def confirmed(prepared: "Prepared", ask: Ask | None, on_progress: OnProgress) ->
     """
     from ratchet.engine.report_key import made_with, report_key
 
-    made = made_with(prepared)
-    key = report_key(made)
-    folder = ReportFolder(key)
-    if found := folder.confirmation() or _shipped(key):
+    key = report_key(made_with(prepared))
+    if found := ReportFolder(key).confirmation() or _shipped(key):
         return found
     if ask is None:
         raise Conflict(f"This run's verifier has no confirmed report for its data, model and prompt. {_REMEDY}")
-    card = folder.card()
-    is_as_asked = card is not None and all(
-        getattr(card.made_with, name) == getattr(made, name) for name in SAMPLED_WITH
-    )
-    report = find_report(key) if is_as_asked else _made(prepared, on_progress)
+    report = _stored(prepared) or _made(prepared, on_progress)
     consent = ask(report)
     if consent is None:
         raise Conflict(f"The run was not started, since its report was not confirmed. It is kept in {report.folder}.")
@@ -204,6 +202,17 @@ def state(confirmation: Confirmation, config: RunConfig) -> str:
         if made and made[name] != getattr(config.rl, name)
     ]
     return described(confirmation) + (f"; it was made with {', '.join(others)}" if others else "")
+
+
+def _stored(prepared: "Prepared") -> Report | None:
+    """Return the report of a run that is there already, None where there is none or it was sampled otherwise."""
+    from ratchet.engine.report_key import made_with, report_key
+
+    made = made_with(prepared)
+    card = ReportFolder(report_key(made)).card()
+    if card is None or any(getattr(card.made_with, name) != getattr(made, name) for name in SAMPLED_WITH):
+        return None
+    return find_report(card.key)
 
 
 def _made(prepared: "Prepared", on_progress: OnProgress) -> Report:
