@@ -73,6 +73,12 @@ def test_a_refusal_is_passed_with_a_reason_alone():
     assert "although it refuses the run" in described(made)
 
 
+def test_a_reason_is_not_recorded_where_nothing_is_refused():
+    made = service.confirm(stored(), Consent("flag", "just to be sure of it"))
+    assert made.override == ""
+    assert "refuses" not in described(made)
+
+
 @pytest.mark.parametrize("key", ["", "../../etc", "z" * 32, "0" * 31])
 def test_what_is_no_key_names_no_file(key):
     with pytest.raises(NotFound, match="There is no report"):

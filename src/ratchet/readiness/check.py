@@ -148,9 +148,11 @@ def _with_rows(
     if model.encoder and model.window and has_prompt_setup:
         fitted = fit(config, dataset, model.encoder, model.window, faults)
     found: list[str] = []
-    if config.data.source not in DISJOINT_BY_THEMSELVES:
+    is_disjoint = config.data.source in DISJOINT_BY_THEMSELVES
+    compared = [one for one in benchmarks if one.is_asked_for or not is_disjoint]
+    if compared or not is_disjoint:
         with faults.gathered():
-            leaks = leaks_of(dataset, own_test, benchmarks, found)
+            leaks = leaks_of(dataset, own_test, compared, found)
             found += leak_notes(leaks)
             refuse_leaks(leaks)
     counts = {"training": len(dataset.train), "validation": len(dataset.validation), "held-out": len(dataset.heldout)}

@@ -113,7 +113,7 @@ def confirm(report: Report, consent: Consent, *, by: str | None = None) -> Confi
         Conflict: the report refuses a run and no reason is given, or another report took its place since.
         InvalidSetting: the reason is too short to be one.
     """
-    override = consent.override.strip()
+    override = consent.override.strip() if report.card.refusal else ""  # there is nothing else to go past
     if override and len(override.split()) < _LEAST_WORDS:
         raise InvalidSetting(
             f"The reason to start a run that its report refuses has {len(override.split())} words; give "
