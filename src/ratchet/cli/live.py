@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ratchet.records import OUTCOMES, RoundRecord
+from ratchet.report_card import PARSE_FAILURE_WARNING
 from ratchet.service import Launch
 from ratchet.worker import Watch
 
@@ -115,4 +116,6 @@ def round_line(record: RoundRecord, rounds: int | None) -> str:
         for outcome in OUTCOMES[1:]:
             if count := record.outcomes.get(outcome, 0):
                 line += f"  {outcome.replace('_', ' ')} {count}"
+            if outcome == "unparseable" and count > PARSE_FAILURE_WARNING * sum(record.outcomes.values()):
+                line += f" [yellow](above {PARSE_FAILURE_WARNING:.0%})[/yellow]"
     return f"{line}  {record.seconds.total:.1f} s, {record.seconds.validation:.1f} s of it validation{best}"

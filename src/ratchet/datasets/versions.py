@@ -87,11 +87,8 @@ def staging() -> Iterator[Path]:
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
         _remove_abandoned(home)
-        folder = home / f"{_STAGING}{secrets.token_hex(4)}"
-        folder.mkdir()
-        descriptor = os.open(folder, os.O_RDONLY)
+        folder, descriptor = _locked_folder(home)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # held as long as this process lives: such a folder is not abandoned
         with disk_full_as_error(home, _DISK_ADVICE):
             yield folder
     finally:
@@ -193,6 +190,20 @@ def _is_whole(folder: Path, content_hash: str) -> bool:
     except (OSError, NotFound, Conflict):
         return False
     return True
+
+
+def _locked_folder(home: Path) -> tuple[Path, int]:
+    """Make a folder, and lock it for as long as this process lives: such a folder is not abandoned."""
+    while True:
+        folder = home / f"{_STAGING}{secrets.token_hex(4)}"
+        folder.mkdir()
+        with suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, descriptor
+            os.close(descriptor)
+        # Another import took it for abandoned before it was locked.
 
 
 def _remove_abandoned(home: Path) -> None:
