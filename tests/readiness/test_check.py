@@ -235,6 +235,24 @@ def test_advice_is_given_before_anything_loads(tmp_path, report_of):
     assert "<think>" not in warnings_of(report_of, config_of(tmp_path, model=str(model), verifier=reading))
 
 
+def tool_rows(*prompts):
+    call = {"name": "weather", "arguments": {}}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    return [{"prompt": one, "ground_truth": json.dumps(call), "tools": tools} for one in prompts]
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_prompts_that_name_none_of_their_tools_are_told(parts, tmp_path, report_of):
+    call = {"kind": "tool_call"}
+    verifier = {"kind": "composite", "parts": [{"verifier": call}, {"verifier": {"kind": "qa"}}]} if parts else call
+    rows = tool_rows("Use weather: Rome?", f"{POISON} Oslo?", "Bonn?")
+    config = config_of(tmp_path, rows, tool_rows("Paris?"), verifier=verifier)
+    [said] = [note for note in report_of(config).notes if "tools" in note]
+    assert said.startswith("In 2 of 3 training rows the prompt names none of the row's tools, in row 2 first")
+    told = config.model_copy(update={"prompt": config.prompt.model_copy(update={"system_prompt": "Call weather()."})})
+    assert not [note for note in report_of(told).notes if "tools" in note]
+
+
 def safetensors_header(path, shape):
     """Write a file with a header alone: the numbers of so large a model are not needed to count them."""
     size = 2 * shape[0] * shape[1]
