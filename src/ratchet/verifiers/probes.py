@@ -57,7 +57,7 @@ _REASONING = "Some steps."
 
 
 @dataclass(frozen=True)
-class Probe:
+class MadeUpAnswer:
     """One made-up answer to one prompt, and whether it has to pass."""
 
     name: str
@@ -104,20 +104,20 @@ def run_probes(
     return Probes(prompts=len(tried), results=results, left_out=missing)
 
 
-def probes_of(prompt: Prompt, known: KnownAnswers, read: str | None, format_kind: FormatKind) -> Iterator[Probe]:
+def probes_of(prompt: Prompt, known: KnownAnswers, read: str | None, format_kind: FormatKind) -> Iterator[MadeUpAnswer]:
     """Yield the probes for one prompt: its answers where a verifier that reads that part looks for them."""
     for name, text in _failing(prompt, known):
-        yield Probe(name, _placed(text, read), must_pass=False)
+        yield MadeUpAnswer(name, _placed(text, read), must_pass=False)
     for name, text in (("empty", ""), ("blank", " \n\t ")):
-        yield Probe(name, text, must_pass=False)
+        yield MadeUpAnswer(name, text, must_pass=False)
     for text in (*known.empty_forms, "<think></think><answer></answer>"):
-        yield Probe("form_only", text, must_pass=False)
+        yield MadeUpAnswer("form_only", text, must_pass=False)
     for name, text in _passing(known):
-        yield Probe(name, _placed(text, read), must_pass=True)
+        yield MadeUpAnswer(name, _placed(text, read), must_pass=True)
     if format_kind == "tags" and read != "after_reasoning":
         for name, answer in (("in_form", known.right), ("wrong_in_form", known.wrong)):
             if answer is not None:
-                yield Probe(name, _in_tags(answer), must_pass=name == "in_form")
+                yield MadeUpAnswer(name, _in_tags(answer), must_pass=name == "in_form")
 
 
 def _failing(prompt: Prompt, known: KnownAnswers) -> Iterator[tuple[str, str]]:
