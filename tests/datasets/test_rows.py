@@ -68,8 +68,15 @@ def test_only_a_line_feed_ends_a_row(tmp_path):
         (b'{"prompt": 7, "ground_truth": "xyzzy"}', "the column prompt is neither text nor a list of messages"),
         (b'{"prompt": "xyzzy"}', "the column ground_truth is missing"),
         (b'{"prompt": "xyzzy", "ground_truth": ""}', "the column ground_truth is empty"),
-        (b'{"prompt": "xyzzy", "ground_truth": ["xyzzy"]}', "the column ground_truth is neither text nor a number"),
-        (b'{"prompt": "xyzzy", "ground_truth": true}', "the column ground_truth is neither text nor a number"),
+        (
+            b'{"prompt": "xyzzy", "ground_truth": ["xyzzy"]}',
+            "the column ground_truth is neither text, a number nor an object",
+        ),
+        (b'{"prompt": "xyzzy", "ground_truth": {}}', "the column ground_truth is neither text, a number nor an object"),
+        (
+            b'{"prompt": "xyzzy", "ground_truth": true}',
+            "the column ground_truth is neither text, a number nor an object",
+        ),
         (b'{"prompt": "xyzzy", "ground_truth": NaN}', "the column ground_truth is not a finite number"),
         (b'{"prompt": "xyzzy", "ground_truth": "%s"}' % (b"1" * 32_001), "longer than 32,000 characters"),
         (b'{"prompt": "xyzzy\\ud800", "ground_truth": "1"}', "the column prompt holds half a Unicode character"),
@@ -82,6 +89,14 @@ def test_a_bad_row_is_named_by_file_number_and_reason(tmp_path, line, reason):
     message = refusal(BoxedData(path=str(file)))
     assert message.startswith(f"{file} has 1 row that cannot be used: row 2: ")
     assert reason in message
+
+
+@pytest.mark.parametrize("truth", [{"name": "é", "arguments": {}}, [{"a": 1}, {"b": [2]}]])
+def test_an_object_or_objects_are_a_ground_truth_as_json(tmp_path, truth):
+    file = write(tmp_path / "rows.jsonl", [row(1), {"prompt": "q", "ground_truth": truth}, row(3)])
+    written = everything(boxed(file))[2].ground_truth
+    assert json.loads(written) == truth
+    assert "\\u" not in written
 
 
 def user(content=SECRET):

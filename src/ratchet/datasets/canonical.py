@@ -130,14 +130,11 @@ def _exchange(kind: Format, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_text(own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the columns with a ground truth that is an object or a list as JSON text, which verifiers read."""
+    """Return the columns with a ground truth that is a list of any kind as JSON text too."""
     truth = own.get("ground_truth")
-    if not isinstance(truth, dict | list) or not truth:
+    if not isinstance(truth, list) or not truth:
         return own
-    try:
-        return {**own, "ground_truth": json.dumps(truth, ensure_ascii=False, allow_nan=False)}
-    except (TypeError, ValueError, RecursionError):
-        raise BadRow("the column ground_truth cannot be written as JSON") from None
+    return {**own, "ground_truth": columns.json_text(truth, "ground_truth")}
 
 
 def _value(row: Mapping[str, Any], name: str) -> Any:

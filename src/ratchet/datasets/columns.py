@@ -27,7 +27,7 @@ def text(row: Mapping[str, Any], column: str) -> str:
 
 
 def ground_truth(row: Mapping[str, Any], column: str) -> str:
-    """Return a ground truth as text without space around it; a number is taken as it is written.
+    """Return a ground truth as text without space around it; a number is taken as it is written, objects as JSON.
 
     A row with tests needs none, since those say what is right; it is empty then, which verifiers that compare
     with one refuse.
@@ -35,8 +35,11 @@ def ground_truth(row: Mapping[str, Any], column: str) -> str:
     if row.get(column) in (None, "") and row.get("tests") is not None:
         return ""
     value = _present(row, column)
+    parts = value if isinstance(value, list) else [value]
+    if value and all(isinstance(part, dict) for part in parts):  # such as a tool call, or several
+        value = json_text(value, column)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise BadRow(f"the column {column} is neither text nor a number")
+        raise BadRow(f"the column {column} is neither text, a number nor an object")
     if isinstance(value, float) and not math.isfinite(value):
         raise BadRow(f"the column {column} is not a finite number")
     written = value if isinstance(value, str) else repr(value)
@@ -109,6 +112,14 @@ def extras(row: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, str) and (column != "tests" or value.lstrip()[:1] in ("[", "{")):
             found[column] = from_json(value, column)
     return found
+
+
+def json_text(value: Any, column: str) -> str:
+    """Return what a column holds as JSON text, as verifiers read it."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise BadRow(f"the column {column} cannot be written as JSON") from None
 
 
 def from_json(text: str, column: str) -> Any:
