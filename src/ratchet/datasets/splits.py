@@ -162,7 +162,8 @@ def _picked(train: list[Prompt], data: RowsData, notes: list[str]) -> Sequence[P
 def validation_sample(validation: Sequence[Prompt], count: int, seed: int, notes: list[str]) -> Sequence[Prompt]:
     """Return the fixed validation sample."""
     if count > len(validation):
-        notes.append(f"Validation sample is {count:,}, but only {_rows(len(validation))} exist for it: all are used.")
+        there = f"{_rows(len(validation))} {'exists' if len(validation) == 1 else 'exist'}"
+        notes.append(f"Validation sample is {count:,}, but only {there} for it: all are used.")
     return _sample(validation, count, f"validation sample {seed}")
 
 

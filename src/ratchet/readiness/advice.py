@@ -84,9 +84,9 @@ def _on_prompt(config: RunConfig) -> list[str]:
 def _on_size(config: RunConfig, prompts: int) -> list[str]:
     if prompts >= config.rl.prompts_per_round:
         return []
+    there = "is 1 training prompt" if prompts == 1 else f"are {prompts} training prompts"
     return [
-        f"Prompts per round is {config.rl.prompts_per_round}, but there are {prompts} training prompts: each round "
-        "takes each of them once."
+        f"Prompts per round is {config.rl.prompts_per_round}, but there {there}: each round takes each of them once."
     ]
 
 
