@@ -33,6 +33,7 @@ def grade_rows(
         InvalidSetting: the verifier cannot be built, or is a Python function.
         NotFound: there is no such metric, or no such version of it.
     """
+    config = with_source(config, is_new_run=False)
     if config.verifier is None:
         raise ValueError("the settings are not resolved")
     if takes_function(config.verifier):
@@ -41,7 +42,6 @@ def grade_rows(
             "call the function in Python.",
             field="verifier.kind",
         )
-    config = with_source(config, is_new_run=False)
     prompts = _prompts(rows)
     shaping = Shaping(config.reward, prefilled_think)
     verifier = make_verifier(config.verifier, prefer_answer_tag=config.reward.format_bonus == "tags")
