@@ -353,9 +353,6 @@ def test_math_pairs_are_never_refused(tmp_path, report_of):
     assert report.faults == ()
 
 
-@pytest.mark.parametrize(
-    "content", [b"{", b"[]\n", b'{"answer": 1}\n', b'{"prompt": 3}\n', b'{"prompt": [{"role": "user"}]}\n', b"\xff\n"]
-)
 def test_math_pairs_are_compared_with_what_was_asked_for(tmp_path, report_of):
     config = build({"data": {"prompts": 8, "heldout": 8}, "rl": {"max_answer_tokens": 16, "validation_prompts": 4}})
     first = report_of(config).rows.dataset.train[0].messages[0]["content"]
@@ -364,6 +361,9 @@ def test_math_pairs_are_compared_with_what_was_asked_for(tmp_path, report_of):
     assert report_of(config, benchmarks=[bench._replace(is_asked_for=False)]).faults == ()
 
 
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]\n", b'{"answer": 1}\n', b'{"prompt": 3}\n', b'{"prompt": [{"role": "user"}]}\n', b"\xff\n"]
+)
 def test_a_benchmark_file_that_holds_no_questions_is_a_fault(content, tmp_path, report_of):
     file = tmp_path / "bench.jsonl"
     file.write_bytes(content)
