@@ -354,7 +354,8 @@ def test_math_pairs_are_never_refused(tmp_path, report_of):
 
 
 def test_math_pairs_are_compared_with_what_was_asked_for(tmp_path, report_of):
-    config = build({"data": {"prompts": 8, "heldout": 8}, "rl": {"max_answer_tokens": 16, "validation_prompts": 4}})
+    data = {"source": "math_pairs", "prompts": 8, "heldout": 8}
+    config = build({"data": data, "rl": {"max_answer_tokens": 16, "validation_prompts": 4}})
     first = report_of(config).rows.dataset.train[0].messages[0]["content"]
     bench = Benchmark("bench", write(tmp_path / "bench.jsonl", asks(first)), is_asked_for=True)
     assert "training row" in str(report_of(config, benchmarks=[bench]).faults[0])
