@@ -7,9 +7,9 @@ Each import is a process of its own, whose peak resident memory the kernel tells
 """
 
 import json
-import multiprocessing
 import os
 import random
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -45,14 +45,26 @@ def write(file: Path, count: int, characters: int) -> None:
         pq.write_table(pa.Table.from_pylist(list(rows(count, characters))), file)
 
 
+# On Linux a process's peak begins at what its parent holds when it starts it, so the parent is a small one.
+_WATCH = """
+import json, os, sys
+child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, usage = os.wait4(child, 0)
+print(json.dumps([status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024]))
+"""
+
+
 def measured(file: Path, home: Path) -> tuple[float, float]:
     """Import a file in a process of its own; return its processor seconds and its peak memory in MB."""
     command = [sys.executable, "-m", "ratchet", "data", "add", str(file), "--name", "measured"]
-    child = os.posix_spawn(sys.executable, command, {**os.environ, "RATCHET_HOME": str(home)})
-    _, status, usage = os.wait4(child, 0)
+    environment = {**os.environ, "RATCHET_HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", _WATCH, *command], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    status, seconds, megabytes = json.loads(done.stdout.splitlines()[-1])
     if status:
         raise SystemExit(f"the import of {file} failed")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    return seconds, megabytes
 
 
 def main() -> None:
@@ -61,10 +73,7 @@ def main() -> None:
         for shape, (count, characters) in SHAPES.items():
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / f"rows.{suffix}"
-                # In a process of its own: on Linux a child's peak begins at what its parent held when it started it.
-                writer = multiprocessing.get_context("spawn").Process(target=write, args=(file, count, characters))
-                writer.start()
-                writer.join()
+                write(file, count, characters)
                 seconds, megabytes = measured(file, Path(folder) / "home")
                 size = file.stat().st_size / 1e6
                 print(f"{suffix:<8} {shape:<13} {size:6.1f} MB  {seconds:6.1f} s  peak {megabytes:6.0f} MB", flush=True)

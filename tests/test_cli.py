@@ -217,6 +217,9 @@ def test_test_rows_of_other_datasets_refuse_a_run_and_other_versions_of_its_own_
     start = ["--data.source", "dataset", "--data.name", "mine@1", "--verifier.kind", "final_number"]
     _code, _out, err = ratchet_command("train", *start, "--model", "tiny", "--max-answer-tokens", "16", "--check")
     assert "test of dataset mine@" not in err
+    # The file that it was made of, read as it is.
+    _code, _out, err = ratchet_command("train", *ON_ROWS, rows, "--model", "tiny", "--check")
+    assert "test of dataset mine@" not in err
 
 
 def test_warnings_of_the_check_are_kept_with_the_run_that_starts(ratchet_command, tmp_path):

@@ -17,7 +17,7 @@ from ratchet.sandbox.tools import system_python
 ROOT = Path(__file__).parents[2]
 ORDINARY = "65534"  # nobody
 NEEDED = (
-    "click", "pydantic", "pydantic-monty", "platformdirs", "pyseccomp", "pytest", "pytest-timeout", "pyyaml", "regex", "rich",
+    "click", "hypothesis", "pydantic", "pydantic-monty", "platformdirs", "pyseccomp", "pytest", "pytest-timeout", "pyyaml", "regex", "rich",
 )  # fmt: skip
 
 

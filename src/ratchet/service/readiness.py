@@ -110,18 +110,24 @@ def _test_rows(config: RunConfig) -> tuple[Benchmark | None, list[Benchmark]]:
     """Return the test rows of the run's own data, and those of all other datasets that are kept here."""
     own_test = None
     others = []
-    for version in _versions():
+    path = getattr(config.data, "path", "")
+    versions = _versions()
+    own = config.data if isinstance(config.data, DatasetData) else None
+    own_origins = {version.origin for version in versions if own and version.name == own.name}
+    own_origins |= {os.path.abspath(os.path.expanduser(path))} if path else set()
+    for version in versions:
         file = split_file(versions_home() / version.content_hash, "test")
         if not file.is_file():
             continue
-        if isinstance(config.data, DatasetData) and version.name == config.data.name:
-            # Other versions of the same data share rows with it by nature: they were split another way, or replaced.
-            if version.content_hash == config.data.content_hash:
+        if own and version.name == own.name:
+            if version.content_hash == own.content_hash:
                 own_test = Benchmark("test", file)
-        else:
+        # Other versions of the same data, and other datasets from the same place, share rows with it by nature: they
+        # were split another way, or replaced.
+        elif version.origin not in own_origins:
             others.append(Benchmark(f"test of dataset {version.name}@{version.version}", file))
-    beside = Path(os.path.expanduser(getattr(config.data, "path", ""))) / "test.jsonl"
-    if getattr(config.data, "path", "") and beside.is_file():
+    beside = Path(os.path.expanduser(path)) / "test.jsonl"
+    if path and beside.is_file():
         own_test = Benchmark("test", beside)
     return own_test, others
 
