@@ -360,3 +360,13 @@ def test_a_json_schema_is_given_as_schema_everywhere(tmp_path):
     assert "There is no setting verifier.json_schema" in refusal(
         {"verifier": {"kind": "structured_json", "json_schema": {}}}
     )
+
+
+def test_half_a_unicode_character_is_refused_by_key_and_never_quoted(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text('verifier: {kind: custom, metric: m, source: "secret \\ud800"}\n')
+    assert refusal(read_file(path)) == "Setting verifier.source holds half a Unicode character. Correct it."
+    with pytest.raises(InvalidSetting, match=r"^Setting prompt.system_prompt holds half a Unicode character."):
+        build({}, {"system_prompt": "secret \udcff"})
+    path.write_text('prompt: {system_prompt: "\\ud83d\\ude00"}\n')  # both halves, escaped each for itself
+    assert build(read_file(path)).prompt.system_prompt == "\N{GRINNING FACE}"

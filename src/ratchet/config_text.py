@@ -100,7 +100,7 @@ def _merged(settings: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, 
         else:
             _set(merged, full_key(str(key)), plain, is_new=True)
     for key, text in flags.items():
-        _set(merged, full_key(key), _typed(full_key(key), text))
+        _set(merged, full_key(key), _plain(_typed(full_key(key), text), full_key(key)))
     _read_none(merged)
     return merged
 
@@ -109,17 +109,31 @@ def _plain(value: Any, key: str) -> Any:
     """Return a value as JSON has it, so that all ways to give settings accept the same.
 
     Raises:
-        InvalidSetting: it is an object of another kind.
+        InvalidSetting: it is an object of another kind, or a text with half a Unicode character.
     """
     if isinstance(value, Mapping):
         return {str(name): _plain(inner, f"{key}.{name}") for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner, key) for inner in value]
-    if value is None or isinstance(value, str | bool | int | float):
+    if isinstance(value, str):
+        return _whole(value, key)
+    if value is None or isinstance(value, bool | int | float):
         return value
     raise InvalidSetting(
         f"{key} holds a {type(value).__name__}, which is neither text, number, true/false, list nor mapping.", key
     )
+
+
+def _whole(text: str, key: str) -> str:
+    """Return a text with both halves of each Unicode character together, as YAML's escapes may bring them apart.
+
+    Raises:
+        InvalidSetting: a half is alone; no tokenizer takes it, nor does a file of settings.
+    """
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as error:
+        raise InvalidSetting(f"Setting {key} holds half a Unicode character. Correct it.", key) from error
 
 
 def keys() -> dict[str, list[FieldInfo]]:

@@ -255,6 +255,12 @@ def test_monty_grades_simple_metrics_where_the_sandbox_does_not_work(monty):
     assert [score.value for score in pool.score_many([("it is 7", "7"), ("it is 8", "7")])] == [1.0, 0.0]
 
 
+def test_monty_does_not_stand_in_for_a_folder_of_packages_that_is_not_there(monty, monkeypatch, folder):
+    monkeypatch.setenv("RATCHET_METRIC_ENV", str(folder / "absent"))
+    with pytest.raises(SandboxUnavailable, match=r"RATCHET_METRIC_ENV is .*absent, which is no folder"):
+        monty(SIMPLE).check()
+
+
 @pytest.mark.parametrize(
     ("body", "failure"),
     [

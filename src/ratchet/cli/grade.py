@@ -83,7 +83,7 @@ def verifier_settings(config: Path | None, flags: dict[str, str]) -> RunConfig:
 
 def _write(out: Path, text: str) -> None:
     try:
-        with disk_full_as_error(out):
+        with disk_full_as_error(out, "Free some space, or give another file with --out."):
             out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidSetting(f"--out {out} cannot be written: {error.strerror}. Choose another file.") from error

@@ -13,7 +13,7 @@ from ratchet.errors import MetricRefused, SandboxUnavailable
 from ratchet.sandbox import monty_pool
 from ratchet.sandbox.metric import Metric, MetricLimits, Score
 from ratchet.sandbox.monty_pool import MontyPool
-from ratchet.sandbox.probe import probe
+from ratchet.sandbox.probe import metric_packages, probe
 from ratchet.sandbox.sandbox_pool import SandboxPool
 
 Engine = Literal["bubblewrap", "monty"]
@@ -100,6 +100,7 @@ class MetricPool:
             return self._chosen
 
     def _first_that_works(self) -> tuple[Engine, _Pool]:
+        metric_packages()  # a folder that is not there is the setting's fault: no other engine makes up for it
         found = probe()
         if found.ok:
             return "bubblewrap", SandboxPool(self.metric, self._limits, self._workers)

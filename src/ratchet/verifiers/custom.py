@@ -28,9 +28,10 @@ class Custom:
 
     def __init__(self, settings: CustomVerifier, *, prefer_answer_tag: bool = False) -> None:
         if not settings.source.strip():
+            lacking = f"{settings.title} has no source with this run" if settings.metric else "No metric is named"
             raise InvalidSetting(
-                f"{settings.title} has no source with this run. Give verifier.source, Python that defines "
-                "score(answer, reference).",
+                f"{lacking}. Give verifier.metric, the name of a kept one (ratchet metric list), or in a file "
+                "verifier.source, Python that defines score(answer, reference).",
                 field="verifier.metric",
             )
         self._read = settings.read
