@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -101,6 +102,37 @@ def test_a_sandbox_ends_with_the_thread_that_started_it():
     thread.join()
     assert gone_within(10.0, lambda: not started[0].is_running)
     started[0].kill()
+
+
+def test_a_bwrap_that_was_killed_while_it_set_up_leaves_nothing(monkeypatch):
+    # As bwrap does between telling of its child and letting it run: the child waits for a word that never comes.
+    with tempfile.TemporaryDirectory(prefix="ratchet-life-") as folder:
+        script = Path(folder) / "bwrap"
+        script.write_text(
+            "#!/usr/bin/python3 -IS\n"
+            "import os, signal, sys\n"
+            "info = int(sys.argv[sys.argv.index('--info-fd') + 1])\n"
+            "child = os.fork()\n"
+            "if child == 0:\n"
+            "    signal.pause()\n"
+            "os.write(info, b'{ \"child-pid\": %d }' % child)\n"
+        )
+        os.chmod(folder, 0o755)
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        sandbox = Sandbox(["/usr/bin/true"])
+        assert sandbox.wait(20.0) == 0
+        left = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if folder in command_line(pid)]
+        assert len(left) == 1
+        sandbox.kill()
+        assert gone_within(10.0, lambda: not runs(left[0]))
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def test_nothing_outlives_a_trainer_that_was_killed():

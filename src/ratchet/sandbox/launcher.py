@@ -174,7 +174,7 @@ class Sandbox:
     def stop(self) -> None:
         """End every process inside, from any thread. Whoever uses the pipes sees their end, and then calls ``kill``."""
         with self._closing, suppress(OSError):  # it has ended meanwhile
-            if self._child is not None and self._process.returncode is None:
+            if self._child is not None:
                 signal.pidfd_send_signal(self._child, signal.SIGKILL)
 
     def kill(self) -> None:
@@ -184,10 +184,10 @@ class Sandbox:
         which in a container may be the trainer itself. For the same reason the command is the first process inside
         (``--as-pid-1``): bwrap's own would be left behind by a command that ends by itself.
         """
+        # Also where bwrap has ended: killed while it sets up, it leaves a child that waits for a word from it for ever.
+        self.stop()
         if self._process.returncode is None:
-            if self._child is not None:
-                self.stop()
-            else:
+            if self._child is None:
                 self._process.kill()
             try:
                 self._process.wait(_END_SECONDS)
