@@ -109,6 +109,23 @@ def test_answers_and_data_are_looked_at_with_a_kept_metric_also_an_archived_one(
     assert cli("data", "check", "mine", *named).stdout == "mine@1 is fit with the verifier custom.\n"
 
 
+@pytest.mark.parametrize("kind", ["custom", "composite"])
+def test_a_source_of_a_settings_file_that_is_no_metric_grades_nothing_and_fits_no_data(cli, tmp_path, kind):
+    custom = "{kind: custom, metric: mine, source: 'def score(answer): return 1.0'}"
+    composite = f"{{kind: composite, parts: [{{verifier: {custom}}}, {{verifier: {{kind: qa}}}}]}}"
+    settings, rows, data = (tmp_path / name for name in ("run.yaml", "answers.jsonl", "rows.jsonl"))
+    settings.write_text(f"verifier: {custom if kind == 'custom' else composite}\n")
+    rows.write_text('{"answer": "5", "ground_truth": "5"}\n')
+    done = cli("grade", "--config", settings, rows)
+    refusal = "Metric mine is refused: its score(answer) cannot be called with (answer, reference)."
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (4, "", f"Error: {refusal}")
+    data.write_text("".join(json.dumps({"prompt": f"q{n}", "answer": str(n)}) + "\n" for n in range(20)))
+    cli("data", "add", data, "--name", "mine")
+    checked = cli("data", "check", "mine", "--config", settings, "--json")
+    assert checked.returncode == 2
+    assert last(checked)["problems"] == [refusal]
+
+
 def test_a_name_with_a_version_and_another_version_are_refused(source):
     metrics.add(source(GOOD), "exact")
     assert metrics.with_source(custom(metric="exact@1", version=1)).verifier.metric == "exact"

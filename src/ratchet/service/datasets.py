@@ -21,7 +21,7 @@ from ratchet.readiness.leaks import leak_notes, refuse_leaks
 from ratchet.readiness.rows import refuse_ungradable
 from ratchet.service.metrics import with_source
 from ratchet.service.names import checked_name, named_version
-from ratchet.verifiers import make_verifier
+from ratchet.verifiers import Tried, make_verifier
 
 if TYPE_CHECKING:
     from ratchet.store import StoredDataset
@@ -138,6 +138,9 @@ def check(reference: str, verifier: RunConfig) -> DatasetCheck:
     faults, warnings, texts = Faults(), list(usability(found.rows)), []
     checking = make_verifier(verifier.verifier, prefer_answer_tag=verifier.reward.format_bonus == "tags")
     with closing(checking):
+        if isinstance(checking, Tried):
+            with faults.gathered():
+                checking.load()
         for split in (split for split in SPLITS if found.rows[split]):
             prompts = [prompt_of(row) for row in read_rows(found.content_hash, split)]
             texts += [RowText(split, prompt.id, text_of(prompt.messages)) for prompt in prompts]

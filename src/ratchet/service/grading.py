@@ -12,7 +12,7 @@ from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.readiness.rows import refuse_ungradable
 from ratchet.records import OUTCOMES, Prompt
 from ratchet.service.metrics import with_source
-from ratchet.verifiers import Shaping, make_verifier, takes_function
+from ratchet.verifiers import Shaping, Tried, make_verifier, takes_function
 
 
 def grade_rows(
@@ -32,6 +32,7 @@ def grade_rows(
         IncompatibleData: some rows cannot be read or checked by the verifier; up to 20 are named.
         InvalidSetting: the verifier cannot be built, or is a Python function.
         NotFound: there is no such metric, or no such version of it.
+        MetricRefused, SandboxUnavailable: the metric cannot be loaded, or this machine cannot run it.
     """
     config = with_source(config, is_new_run=False)
     if config.verifier is None:
@@ -47,6 +48,8 @@ def grade_rows(
     verifier = make_verifier(config.verifier, prefer_answer_tag=config.reward.format_bonus == "tags")
     try:
         refuse_ungradable(verifier, prompts, "rows")
+        if isinstance(verifier, Tried):
+            verifier.load()  # one that cannot be used is no failure of each answer
         graded = []
         counts: dict[str, int] = {"right": 0, **dict.fromkeys(OUTCOMES, 0)}
         for row, prompt in zip(rows, prompts, strict=True):

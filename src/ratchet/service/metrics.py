@@ -97,7 +97,7 @@ def for_run(name: str, version: int | None) -> "StoredMetric":
     if not found.is_active:
         raise Conflict(
             f"Version {found.version} of metric {found.name} is archived, so no new run takes it. Choose an active "
-            "version (ratchet metric list), or add the metric anew."
+            "version (ratchet metric list), or add another source: the same one stays archived."
         )
     return found
 

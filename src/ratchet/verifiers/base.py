@@ -29,6 +29,9 @@ class Verifier(Protocol):
 class Tried(Protocol):
     """A verifier that is not Ratchet's own, and is tried before a model is loaded for it."""
 
+    def load(self) -> None:
+        """See that it can be loaded, whatever it then makes of any row. Raises like ``trial``."""
+
     def trial(self, prompt: Prompt) -> str:
         """Grade a ground truth against itself; return a note for the run's record, which may be empty.
 

@@ -40,6 +40,12 @@ class Composite:
                 return f"{reason} (says the part {name})"
         return None
 
+    def load(self) -> None:
+        """Load the parts that are the user's own."""
+        for part in self._parts:
+            if isinstance(part.verifier, Tried):
+                part.verifier.load()
+
     def trial(self, prompt: Prompt) -> str:
         """Try the parts that are the user's own; return their notes, empty where there are none."""
         return " ".join(part.verifier.trial(prompt) for part in self._parts if isinstance(part.verifier, Tried))

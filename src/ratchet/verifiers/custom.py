@@ -52,6 +52,10 @@ class Custom:
             return f"it has {length:,} characters; the limit for a metric is {MOST_REFERENCE_CHARACTERS:,}"
         return None
 
+    def load(self) -> None:
+        """Load the metric and look at its function."""
+        self._pool.check()
+
     def trial(self, prompt: Prompt) -> str:
         """Load the metric and grade a ground truth against itself, after another look at the machine."""
         probe(refresh=True)
