@@ -1,6 +1,8 @@
 """CSV, TSV and Parquet read row by row: quoting, encodings, wrong shapes, each named by row and never quoted."""
 
 import json
+import os
+import threading
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -184,3 +186,14 @@ def test_a_revision_or_splits_of_a_file_are_refused(tmp_path):
         open_tables(str(file), Wanted(revision="main"))
     with pytest.raises(InvalidSetting, match="is a file"):
         open_tables(str(file), Wanted(splits={"train": "x"}))
+
+
+def test_a_device_is_refused_before_it_is_read_and_a_pipe_is_read(tmp_path):
+    with pytest.raises(IncompatibleData, match=r"^/dev/zero is neither a file nor a folder, but a device or a socket"):
+        open_tables("/dev/zero")
+    pipe = tmp_path / "rows"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=('{"a": 1}\n',))
+    writer.start()
+    assert rows(pipe) == [(1, {"a": 1})]
+    writer.join()

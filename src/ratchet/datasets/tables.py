@@ -62,6 +62,8 @@ def open_tables(path: str, wanted: Wanted | None = None) -> Tables:
         return _folder(Path(local), path, wanted)
     if wanted.splits or wanted.config:
         raise InvalidSetting(f"{path} is a file: it has neither splits nor configurations to choose from.")
+    if not (os.path.isfile(local) or Path(local).is_fifo()):
+        raise IncompatibleData(f"{path} is neither a file nor a folder, but a device or a socket. Give a file of rows.")
     return Tables(readers.table([Path(local)]), None, None)
 
 
