@@ -33,6 +33,15 @@ def test_train_and_validation_rows_become_prompts_with_the_numbers_of_the_source
     assert (dataset.instruction, dataset.examples, dataset.heldout) == ("", (), ())
 
 
+@pytest.mark.parametrize(
+    ("form", "mark"), [("tags", "<answer></answer>"), ("boxed", "\\boxed{}"), ("off", ""), ("pattern", "")]
+)
+def test_the_form_that_earns_the_bonus_is_asked_for_and_nothing_else(data, form, mark):
+    dataset = load(data, validation_prompts=128, format_kind=form)
+    assert mark in dataset.instruction
+    assert bool(dataset.instruction) is bool(mark)
+
+
 @pytest.mark.parametrize("spoil", ["poison", "delete", "lock"])
 def test_test_rows_are_never_read(data, spoil):
     before = loaded(data)

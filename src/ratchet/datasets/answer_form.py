@@ -14,6 +14,13 @@ def tags_request(what: str) -> str:
     )
 
 
+def form_request(format_kind: FormatKind) -> str:
+    """Ask for the form alone, for rows that say themselves what is to be done; nothing where no form is looked for."""
+    if format_kind == "tags":
+        return tags_request("the final answer")
+    return "Give the final answer inside \\boxed{}." if format_kind == "boxed" else ""
+
+
 def in_form(steps: str, final: str, format_kind: FormatKind) -> str:
     """Write a worked solution the way the form asks for. ``steps`` already ends with the final answer."""
     if format_kind == "tags":

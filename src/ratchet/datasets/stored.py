@@ -1,9 +1,11 @@
 """A version of a dataset as a source of prompts. Reads its train and validation rows; its test rows are never opened.
 
-The user's own rows bring neither an instruction nor worked examples: only the user knows how the answer is asked for.
+The user's own rows bring no worked examples, and say themselves what is to be done: the instruction asks for the form
+of the format bonus alone, and for nothing where that is off.
 """
 
 from ratchet.config import DatasetData, FormatKind
+from ratchet.datasets.answer_form import form_request
 from ratchet.datasets.canonical import prompt_of
 from ratchet.datasets.dataset import Dataset
 from ratchet.datasets.splits import split
@@ -35,7 +37,7 @@ def load(data: DatasetData, *, validation_prompts: int, format_kind: FormatKind)
         train=splits.train,
         validation=splits.validation,
         heldout=(),
-        instruction="",
+        instruction=form_request(format_kind),
         examples=(),
         notes=splits.notes,
     )
