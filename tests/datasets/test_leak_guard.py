@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ratchet.datasets.leak_guard import NEAR_JACCARD, Leaks, Pair, RowText, canonical, find_leaks, jaccard
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in ("n", "r", "sk", "lt")]
-GSM8K = Path("/work/shared/data/gsm8k")
+GSM8K = Path(__file__).parents[3] / "shared/data/gsm8k"
 
 
 def words(count, seed):
