@@ -116,13 +116,13 @@ class Group:
     rollouts: tuple[Rollout, ...]
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
     """Base of what is written to the journal and read back, also by later versions."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Seconds(_Record):
+class Seconds(Record):
     """Wall-clock seconds of the parts of a round. Grading overlaps sampling: only what came after it is counted."""
 
     sampling: float = 0.0
@@ -132,7 +132,7 @@ class Seconds(_Record):
     total: float = 0.0
 
 
-class Validation(_Record):
+class Validation(Record):
     """Greedy answers to the validation sample: shares of 0..1 over ``prompts`` answers."""
 
     prompts: int
@@ -143,7 +143,7 @@ class Validation(_Record):
     answer_tokens: float = 0.0
 
 
-class Learned(_Record):
+class Learned(Record):
     """What the update of a round did. ``kl`` is None when beta is 0, since it is not computed then.
 
     ``sampler_gap`` is the mean absolute difference of the log-probabilities of trainer and sampler at the round's
@@ -164,7 +164,7 @@ class Learned(_Record):
     tokens: int = 0
 
 
-class RoundRecord(_Record):
+class RoundRecord(Record):
     """Everything a round reports: numbers only. Round 0 has a validation and nothing else.
 
     ``reward``, ``accuracy`` and ``outcomes`` count every sampled answer, those of groups without signal too.
@@ -196,7 +196,7 @@ class RoundRecord(_Record):
         return self.informative_groups / self.groups if self.groups else 0.0
 
 
-class RunResult(_Record):
+class RunResult(Record):
     """How a run ended: what ``ratchet train --json`` prints last and ``ratchet.train`` returns."""
 
     run: str

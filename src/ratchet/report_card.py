@@ -6,9 +6,9 @@ and references, which are the user's own; no error and no log is made of them. K
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
-from ratchet.records import Outcome
+from ratchet.records import Outcome, Record
 
 CARD_VERSION = 1
 # What could not be read by the verifier is worth a warning from here on: it is no answer of the model, right or wrong.
@@ -35,11 +35,7 @@ Why = Literal[
 How = Literal["flag", "terminal", "python", "api", "shipped"]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class MadeWith(_Record):
+class MadeWith(Record):
     """What a report was made with. The first four are what its key is made of; the rest may differ in a run."""
 
     verifier: dict[str, Any]
@@ -71,7 +67,7 @@ class MadeWith(_Record):
         return f"{kind} ({of})" if of else str(kind)
 
 
-class ProbeResult(_Record):
+class ProbeResult(Record):
     """One kind of made-up answer, over all prompts it was tried on.
 
     ``wrong`` counts verdicts that were not the right one: passed where it had to fail, or the other way round.
@@ -86,12 +82,12 @@ class ProbeResult(_Record):
     failed: int
 
 
-class Probes(_Record):
+class Probes(Record):
     """All probes. ``left_out`` says of some that were not tried, by what they are, why not."""
 
     prompts: int
     results: list[ProbeResult]
-    left_out: dict[str, str] = {}
+    left_out: dict[str, str] = Field(default_factory=dict)
 
     @property
     def false_positive_rate(self) -> float | None:
@@ -109,7 +105,7 @@ def _rate(results: list[ProbeResult]) -> float | None:
     return sum(result.wrong for result in results) / graded if graded else None
 
 
-class WorthReading(_Record):
+class WorthReading(Record):
     """One sampled answer and why it is worth reading; ``prompt`` is the last turn of the user."""
 
     why: Why
@@ -139,7 +135,7 @@ class WorthReading(_Record):
         return self.parts if self.outcome == "graded" else {}
 
 
-class PromptScores(_Record):
+class PromptScores(Record):
     """The rewards of one prompt's answers, in the order in which they were drawn."""
 
     prompt_id: int
@@ -147,7 +143,7 @@ class PromptScores(_Record):
     has_signal: bool
 
 
-class ReportCard(_Record):
+class ReportCard(Record):
     """What was found. Shares are of ``answers``; ``histogram`` counts rewards in ten steps of 0.1, 1 in the last.
 
     ``right`` answers score 1, ``partly`` right ones something, ``wrong`` ones 0 although they could be graded. Where
@@ -193,7 +189,7 @@ class ReportCard(_Record):
         return self.outcomes[outcome] / self.answers
 
 
-class Confirmation(_Record):
+class Confirmation(Record):
     """Who has read a report, when, and how that was said; ``override`` is the reason to start although it refuses.
 
     ``report_sha256`` is of the report file that was read: another report under the same key is not confirmed by it.

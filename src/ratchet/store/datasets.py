@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, joinedload
 from ratchet.errors import NotFound
 from ratchet.store.database import Database
 from ratchet.store.models import Dataset, DatasetVersion
+from ratchet.store.numbers import numbered
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,7 @@ class DatasetStore:
             raise NotFound(f"There is no dataset {name}. See ratchet data list, or add it with ratchet data add.")
         if version is None:
             return found[-1]
-        for one in found:
-            if one.version == version:
-                return one
-        raise NotFound(f"Dataset {name} has no version {version}: it has 1 to {found[-1].version}.")
+        return numbered(found, version, f"Dataset {name}")
 
 
 def _versions(name: str | None = None) -> sa.Select[DatasetVersion]:

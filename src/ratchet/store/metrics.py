@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, joinedload
 from ratchet.errors import Conflict, NotFound
 from ratchet.store.database import Database
 from ratchet.store.models import Metric, MetricVersion
+from ratchet.store.numbers import numbered
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,7 @@ class MetricStore:
             raise NotFound(f"There is no metric {name}. See ratchet metric list, or add it with ratchet metric add.")
         if version is None:
             return next((one for one in reversed(found) if one.is_active), found[-1])
-        for one in found:
-            if one.version == version:
-                return one
-        raise NotFound(f"Metric {name} has no version {version}: it has 1 to {found[-1].version}.")
+        return numbered(found, version, f"Metric {name}")
 
     def archive(self, name: str, version: int | None = None) -> StoredMetric:
         """Archive a version, for None the newest active one: no new run takes it, and old runs keep it.
