@@ -44,8 +44,9 @@ from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.sampler.transformers_batch import TransformersBatches
 from ratchet.engine.update import update
-from ratchet.journal import RunFolder, models_home
+from ratchet.files import models_home
 from ratchet.records import Completion, Group
+from ratchet.run_folder import RunFolder
 from ratchet.service import presets
 
 SMOLLM2 = "smollm2-135m"

@@ -17,7 +17,7 @@ from channel import Channel
 from ratchet import worker
 from ratchet.config_text import build
 from ratchet.engine.prepare import prepare
-from ratchet.journal import RunFolder
+from ratchet.run_folder import RunFolder
 from ratchet.service import presets
 
 

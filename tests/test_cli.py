@@ -12,7 +12,7 @@ import pytest
 
 import ratchet.cli
 from ratchet.errors import ModelUnavailable
-from ratchet.journal import RunFolder
+from ratchet.run_folder import RunFolder
 
 from .small_runs import flags
 
@@ -25,12 +25,12 @@ POISON = re.compile("zyzzyva|quokka|xylem", re.IGNORECASE)
 @pytest.fixture
 def no_model(monkeypatch):
     """Fail if any weights are loaded."""
-    import ratchet.worker
+    import ratchet.worker.rl
 
     def load(*arguments):
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr(ratchet.worker, "load_policy", load)
+    monkeypatch.setattr(ratchet.worker.rl, "load_policy", load)
 
 
 def poisoned(number, truth=None, words=1):

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from ratchet.journal import RunFolder, ratchet_home
+from ratchet.files import ratchet_home
+from ratchet.run_folder import RunFolder
 
 from .small_runs import adapter_bytes, flags
 

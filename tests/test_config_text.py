@@ -187,8 +187,22 @@ def test_every_setting_is_found_by_its_dotted_key():
 
 
 def test_every_short_name_means_one_setting():
+    in_full = ("watch.", "sft.", "dpo.")
     for leaf, key in short_keys().items():
-        assert key == leaf or [k for k in keys() if k.endswith(f".{leaf}")] == [key]
+        if leaf != "start_from":
+            assert key == leaf or [k for k in keys() if k.endswith(f".{leaf}") and not k.startswith(in_full)] == [key]
+
+
+def test_a_setting_shared_with_another_objective_or_the_watch_metric_is_rls_or_the_verifiers_own():
+    assert full_key("epochs") == "rl.epochs"
+    assert full_key("metric") == "verifier.metric"
+    assert full_key("sft.epochs") == "sft.epochs"
+
+
+def test_what_a_run_starts_from_goes_by_one_word(tmp_path):
+    assert from_yaml(tmp_path, "start_from: r1").start_from.adapter == "r1"
+    assert from_yaml(tmp_path, "start_from: {adapter: r1}").start_from.adapter == "r1"
+    assert build({"start_from": "r1"}, {"start_from": "r2"}).start_from.adapter == "r2"
 
 
 def test_a_name_that_several_sections_have_means_the_one_at_the_top_or_none():

@@ -17,7 +17,8 @@ from ratchet import service, worker
 from ratchet.config_text import build
 from ratchet.engine import report_card as engine_card
 from ratchet.errors import Conflict, InvalidSetting
-from ratchet.journal import RunFolder, ratchet_home
+from ratchet.files import ratchet_home
+from ratchet.run_folder import RunFolder
 from ratchet.service import presets
 
 from .small_runs import SMALL, flags

@@ -10,9 +10,9 @@ from ratchet import cli as command_line
 from ratchet.cli.console import console_for
 from ratchet.cli.live import round_line
 from ratchet.cli.report import rounds_table
-from ratchet.journal import RunFolder
 from ratchet.records import Learned, RoundRecord, Seconds, Validation
 from ratchet.round_lines import log_line
+from ratchet.run_folder import RunFolder
 from ratchet.service import curve
 
 from .small_runs import ended, flags

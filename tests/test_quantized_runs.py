@@ -7,7 +7,7 @@ import pytest
 import ratchet
 from ratchet import worker
 from ratchet.engine import memory
-from ratchet.journal import RunFolder
+from ratchet.run_folder import RunFolder
 from ratchet.worker import Watch
 
 from .small_runs import adapter_bytes, ended, records, rollouts, small

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ratchet.journal import RunFolder, ratchet_home
+from ratchet.files import ratchet_home
 from ratchet.records import RoundRecord
+from ratchet.run_folder import RunFolder
 from ratchet.service import find_report
 
 from .small_runs import adapter_bytes, records

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+import ratchet
 from ratchet import service, worker
+from ratchet.config import RunConfig
 from ratchet.errors import Conflict, DiskFull, InvalidSetting, NoLearningSignal, NotFinite, OutOfMemory, SamplerFailed
-from ratchet.journal import RunFolder
 from ratchet.records import RoundRecord
+from ratchet.run_folder import RunFolder
 from ratchet.worker import Watch
 
 from .small_runs import (
@@ -417,7 +419,7 @@ def on_files(tmp_path):
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "train.jsonl").write_text(rows_of(range(1, 7)))
     (tmp_path / "rows" / "validation.jsonl").write_text(rows_of(range(7, 10)))
-    shutil.copytree(Path(worker.__file__).parent / "models" / "tiny", tmp_path / "model")
+    shutil.copytree(Path(ratchet.__file__).parent / "models" / "tiny", tmp_path / "model")
     settings = {
         "model": str(tmp_path / "model"),
         "data": {"source": "boxed", "path": str(tmp_path / "rows")},
@@ -426,7 +428,7 @@ def on_files(tmp_path):
         "reward": {"format_bonus": "off"},
         "rl": {"rounds": 2, "prompts_per_round": 2, "answers_per_prompt": 2, "max_answer_tokens": 32},
     }
-    folder, result = train(tmp_path / "run", worker.RunConfig.model_validate(settings), stop_after(1))
+    folder, result = train(tmp_path / "run", RunConfig.model_validate(settings), stop_after(1))
     assert result.ending == "stopped"
     return folder
 
@@ -507,7 +509,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from ratchet.config import RunConfig
-from ratchet.journal import RunFolder
+from ratchet.run_folder import RunFolder
 from ratchet import worker
 
 def on_event(event):

@@ -19,7 +19,10 @@ from ratchet.config import RunConfig, walk_settings
 from ratchet.config.not_rewards import why_not_a_reward
 from ratchet.errors import InvalidSetting
 
-_SECTIONS = ("data", "verifier")  # of several kinds: what is in them follows from data.source and verifier.kind
+# Of several kinds: what is in them follows from data.source, verifier.kind and watch.kind.
+_SECTIONS = ("data", "verifier", "watch")
+# A leaf that one of these shares with another section is the other one's: --epochs stays rl's, --metric the verifier's.
+_WRITTEN_IN_FULL = ("watch", "sft", "dpo")
 
 
 class _Loader(yaml.SafeLoader):
@@ -95,7 +98,7 @@ def _merged(settings: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, 
     merged: dict[str, Any] = {}
     for key, value in settings.items():
         plain = _plain(value, str(key))
-        if key in RunConfig.model_fields:
+        if key in RunConfig.model_fields and not (isinstance(value, str) and key in short_keys()):
             _set(merged, str(key), plain, is_new=True)
         else:
             _set(merged, full_key(str(key)), plain, is_new=True)
@@ -146,14 +149,18 @@ def keys() -> dict[str, list[FieldInfo]]:
 
 
 def short_keys() -> dict[str, str]:
-    """Return leaf name -> dotted key, for the leaves that one key alone ends with; a top-level key wins."""
+    """Return leaf name -> dotted key, for the leaves that one key alone ends with; a top-level key wins.
+
+    A section that is itself one thing, ``start_from``, goes by its name.
+    """
     owners: dict[str, set[str]] = {}
     for key in keys():
-        owners.setdefault(key.rpartition(".")[2], set()).add(key)
-    return {
+        if key.partition(".")[0] not in _WRITTEN_IN_FULL:
+            owners.setdefault(key.rpartition(".")[2], set()).add(key)
+    return {"start_from": "start_from.adapter"} | {
         leaf: leaf if leaf in whole else next(iter(whole))
         for leaf, whole in owners.items()
-        if len(whole) == 1 or leaf in whole
+        if (len(whole) == 1 or leaf in whole) and leaf != "adapter"
     }
 
 
@@ -286,7 +293,8 @@ def _sentence(key: str, place: str, findings: list[dict[str, Any]]) -> str:
         case "value_error":
             return str(context["error"])
         case "extra_forbidden" if fields and finding["loc"][0] in _SECTIONS:
-            owner = "data.source" if finding["loc"][0] == "data" else "verifier.kind"
+            section = finding["loc"][0]
+            owner = "data.source" if section == "data" else f"{section}.kind"
             return f"{name} does not go with {owner} {finding['loc'][1]}. Leave one of them out."
         case "extra_forbidden":
             return _unknown(key)
@@ -305,10 +313,11 @@ def _sentence(key: str, place: str, findings: list[dict[str, Any]]) -> str:
 def _refused_measure(key: str, finding: dict[str, Any]) -> str | None:
     """Say why a verifier or metric of a known name is not offered, or None if that is not what is wrong."""
     context = finding.get("ctx", {})
-    if finding["type"] == "union_tag_invalid" and key.partition(".")[0] == "verifier":
-        measure, what = context["tag"], "verifier.kind"
+    section = key.partition(".")[0]
+    if finding["type"] == "union_tag_invalid" and section in ("verifier", "watch"):
+        measure, what = context["tag"], f"{section}.kind"
     elif finding["type"] in ("literal_error", "extra_forbidden") and finding["loc"][-1] == "metric":
-        measure, what = finding.get("input"), "verifier.metric"
+        measure, what = finding.get("input"), f"{section}.metric"
     else:
         return None
     reason = why_not_a_reward(measure)

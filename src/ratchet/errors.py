@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 Stage = Literal["sampling", "update", "validation", "loading"]
+# Why a round under way is given up, or no other one starts.
+StopReason = Literal["time_limit", "cost_limit", "stopped"]
 
 
 class RatchetError(Exception):
@@ -153,9 +155,9 @@ class Interrupted(RatchetError):
 
     code = "interrupted"
 
-    def __init__(self, message: str, reason: Literal["time_limit", "stopped"] = "stopped") -> None:
+    def __init__(self, message: str, reason: StopReason = "stopped") -> None:
         super().__init__(message)
-        self.reason: Literal["time_limit", "stopped"] = reason
+        self.reason: StopReason = reason
 
-    def __reduce__(self) -> tuple[type["Interrupted"], tuple[str, Literal["time_limit", "stopped"]]]:
+    def __reduce__(self) -> tuple[type["Interrupted"], tuple[str, StopReason]]:
         return type(self), (str(self), self.reason)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ratchet.errors import ModelUnavailable
-from ratchet.journal import models_home
+from ratchet.files import models_home
 
 log = logging.getLogger(__name__)
 

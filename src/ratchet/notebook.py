@@ -24,8 +24,8 @@ from ratchet import service
 from ratchet.config import CompositeVerifier, PythonVerifier, RunConfig, VerifierSettings
 from ratchet.config_text import build, read_file
 from ratchet.errors import Conflict, InvalidSetting
-from ratchet.journal import RunFolder
 from ratchet.records import RoundRecord, RunResult
+from ratchet.run_folder import RunFolder
 from ratchet.verifiers import identity, takes_function
 
 OnRound = Callable[[RoundRecord], None]

@@ -1,7 +1,7 @@
 """Plain data that travels between the parts: frozen, serialisable, free of behaviour.
 
 Dimensions used everywhere: P prompts in a round, G answers per prompt (the group size), B = P * G rollouts,
-T tokens, V vocabulary, b rows of a micro-batch. Holds no settings (``config``) and no files (``journal.py``).
+T tokens, V vocabulary, b rows of a micro-batch. Holds no settings (``config``) and no files (``run_folder.py``).
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,14 @@ FinishReason = Literal["stop", "length"]
 
 Ending = Literal[
     "all_rounds",
+    "target",
     "nothing_left",
     "time_limit",
+    "cost_limit",
     "stopped",
     "metric_failures",
     "out_of_memory",
+    "stalled",
     "disk_full",
     "sampler_failed",
     "sandbox_unavailable",
@@ -32,7 +35,13 @@ Ending = Literal[
     "no_learning_signal",
     "error",
 ]
-RunStatus = Literal["starting", "training", "completed", "stopped_early", "failed", "cancelled"]
+# A draft has settings and no folder yet; a queued run waits for a slot; a starting one has not scored round 0; a saving
+# one is closing. The last four are ends.
+RunStatus = Literal[
+    "draft", "queued", "starting", "training", "saving", "completed", "stopped_early", "failed", "cancelled"
+]
+# A trial is one small round that predicts what the full run takes.
+RunKind = Literal["full", "trial"]
 
 
 class Message(TypedDict):
@@ -133,7 +142,10 @@ class Seconds(Record):
 
 
 class Validation(Record):
-    """Greedy answers to the validation sample: shares of 0..1 over ``prompts`` answers."""
+    """Greedy answers to the validation sample: shares of 0..1 over ``prompts`` answers.
+
+    ``watch`` is the mean of the watch metric, None without one. ``loss`` is the mean loss over the sample, None for rl.
+    """
 
     prompts: int
     accuracy: float
@@ -141,6 +153,8 @@ class Validation(Record):
     outcomes: dict[Outcome, int]
     parts: dict[str, float] = {}
     answer_tokens: float = 0.0
+    watch: float | None = None
+    loss: float | None = None
 
 
 class Learned(Record):
@@ -169,7 +183,7 @@ class RoundRecord(Record):
 
     ``reward``, ``accuracy`` and ``outcomes`` count every sampled answer, those of groups without signal too.
     ``entropy`` is the mean negative log-probability of the sampled tokens, an unbiased estimate in nats; None where
-    the sampler cannot tell it.
+    the sampler cannot tell it. ``watch`` is the mean of the watch metric over the sampled answers, None without one.
     """
 
     round: int
@@ -188,6 +202,7 @@ class RoundRecord(Record):
     failures: dict[str, int] = {}
     answer_tokens: float | None = None
     entropy: float | None = None
+    watch: float | None = None
     learned: Learned | None = None
 
     @property

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ratchet.errors import NotFound
-from ratchet.journal import damage_as_error, disk_full_as_error, ratchet_home, unusable_as_error, write_atomically
+from ratchet.files import damage_as_error, disk_full_as_error, ratchet_home, unusable_as_error, write_atomically
 from ratchet.report_card import Confirmation, ReportCard
 
 _KEY = re.compile(r"[0-9a-f]{32}")

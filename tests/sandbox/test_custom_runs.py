@@ -9,7 +9,7 @@ from ratchet import worker
 from ratchet.config_text import build
 from ratchet.engine.prepare import prepare
 from ratchet.errors import MetricRefused, SandboxUnavailable
-from ratchet.journal import RunFolder
+from ratchet.run_folder import RunFolder
 from ratchet.sandbox import sandbox_pool
 from ratchet.service import Consent
 from ratchet.service.runs import create_and_train as create_and_train_confirmed

@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.orm import Session
 
 from ratchet.errors import Conflict, InvalidSetting, NotFound
-from ratchet.journal import ratchet_home
+from ratchet.files import ratchet_home
 from ratchet.store import Database, DatasetContent, DatasetStore, MetricStore
 from ratchet.store.database import _MIGRATIONS, HEAD
 from ratchet.store.models import Base, Metric, MetricVersion

@@ -11,7 +11,7 @@ from ratchet.engine.policy import ADAPTER_WEIGHTS
 from ratchet.engine.sampler import vllm as sampler_module
 from ratchet.engine.sampler.vllm import write_adapter
 from ratchet.errors import SamplerFailed
-from ratchet.journal import RunFolder
+from ratchet.run_folder import RunFolder
 
 from ..small_runs import adapter_bytes, ended, flags, records, rollouts, small
 

@@ -13,7 +13,7 @@ from ratchet.config import RunConfig
 from ratchet.config_text import build, read_file
 from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import IncompatibleData, InvalidSetting
-from ratchet.journal import disk_full_as_error
+from ratchet.files import disk_full_as_error
 
 
 def grade() -> click.Command:

@@ -11,6 +11,7 @@ from ratchet.cli import EXIT_TASK, exit_code, fault, tell
 from ratchet.cli.flags import SettingsCommand, given
 from ratchet.config import RunConfig
 from ratchet.config_text import build, read_file
+from ratchet.endings import GOOD
 from ratchet.errors import DiskFull, RatchetError
 from ratchet.records import RunResult
 
@@ -200,5 +201,5 @@ def _end_with(error: RatchetError, run: str | None, *, as_json: bool) -> NoRetur
 
 def exit_status(result: RunResult) -> int:
     """Return the exit code of an ending: 0 if it is a good one that packaged an adapter, else the task's."""
-    good = result.adapter is not None and result.ending in ("all_rounds", "nothing_left", "time_limit", "stopped")
+    good = result.adapter is not None and result.ending in GOOD
     return 0 if good else EXIT_TASK

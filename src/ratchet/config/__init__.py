@@ -18,11 +18,20 @@ from ratchet.config.data import (
     MathPairsData,
     ReasoningGymData,
 )
-from ratchet.config.machine import LimitSettings, LoraSettings, OptimizerSettings, Quantization, SamplerSettings
+from ratchet.config.machine import (
+    KeepSettings,
+    LimitSettings,
+    LoraSettings,
+    OptimizerSettings,
+    Quantization,
+    SamplerSettings,
+)
+from ratchet.config.objectives import DpoSettings, Objective, SftSettings
 from ratchet.config.prompt import PromptSettings, WorkedExample
 from ratchet.config.reward import FormatKind, RewardSettings
 from ratchet.config.rl import CLIP_DEFAULTS, Loss, RlSettings
-from ratchet.config.run import RunConfig
+from ratchet.config.run import RunConfig, Tracker
+from ratchet.config.start import StartSettings
 from ratchet.config.verifier import (
     ClassificationVerifier,
     CodeVerifier,
@@ -54,9 +63,11 @@ __all__ = [
     "Data",
     "DatasetData",
     "DeepMathData",
+    "DpoSettings",
     "FinalNumberVerifier",
     "FormatKind",
     "Gsm8kData",
+    "KeepSettings",
     "LimitSettings",
     "LoraSettings",
     "Loss",
@@ -64,6 +75,7 @@ __all__ = [
     "MathPairsVerifier",
     "MathVerifier",
     "NumericVerifier",
+    "Objective",
     "OptimizerSettings",
     "PlainVerifierSettings",
     "PromptSettings",
@@ -78,8 +90,11 @@ __all__ = [
     "RunConfig",
     "SamplerSettings",
     "Settings",
+    "SftSettings",
+    "StartSettings",
     "StructuredJsonVerifier",
     "ToolCallVerifier",
+    "Tracker",
     "VerifierSettings",
     "WorkedExample",
     "setting",

@@ -31,6 +31,15 @@ class RlSettings(Settings):
         unit="rounds",
         help="How often to sample, grade, update and validate; full takes as many as the epochs need.",
     )
+    max_steps: int | None = setting(
+        None,
+        ge=-1,
+        le=10_000_000,
+        label="Optimizer steps",
+        unit="steps",
+        help="May stand in place of Rounds: as many rounds as hold so many optimizer steps; -1 means full. Empty: "
+        "Rounds decides.",
+    )
     epochs: int = setting(
         1, ge=1, le=100, label="Epochs", help="With rounds = full: how often each training prompt is used."
     )

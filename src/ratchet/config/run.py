@@ -6,10 +6,19 @@ from pydantic import Field
 
 from ratchet.config.base import Settings, setting
 from ratchet.config.data import Data, MathPairsData
-from ratchet.config.machine import LimitSettings, LoraSettings, OptimizerSettings, Quantization, SamplerSettings
+from ratchet.config.machine import (
+    KeepSettings,
+    LimitSettings,
+    LoraSettings,
+    OptimizerSettings,
+    Quantization,
+    SamplerSettings,
+)
+from ratchet.config.objectives import RATE_DEFAULTS, DpoSettings, Objective, SftSettings
 from ratchet.config.prompt import PromptSettings
 from ratchet.config.reward import FormatKind, RewardSettings
 from ratchet.config.rl import CLIP_DEFAULTS, RlSettings
+from ratchet.config.start import StartSettings
 from ratchet.config.verifier import (
     CompositeVerifier,
     FinalNumberVerifier,
@@ -20,6 +29,8 @@ from ratchet.config.verifier import (
     VerifierSettings,
 )
 from ratchet.errors import InvalidSetting
+
+Tracker = Literal["tensorboard", "trackio", "wandb", "mlflow"]
 
 # Which verifier a source brings along, and which bonus goes with a verifier.
 _SOURCE_VERIFIERS: dict[str, VerifierSettings] = {
@@ -52,6 +63,15 @@ class RunConfig(Settings):
     config_version: Literal[1] = setting(
         1, label="Settings version", help="Version of these settings' names; written by Ratchet."
     )
+    project: str = setting(
+        "", max_length=100, label="Project", help="A label of your own, by which lists of runs can be filtered."
+    )
+    objective: Objective = setting(
+        "rl",
+        label="Objective",
+        help="rl learns from a verifier's rewards, sft from demonstrations, dpo from pairs of a chosen and a rejected "
+        "answer. sft and dpo need the extra trl.",
+    )
     model: str = setting(
         "tiny",
         min_length=1,
@@ -69,16 +89,26 @@ class RunConfig(Settings):
         title="Verifier",
         description="How an answer is checked. Left out: the source's own verifier; a dataset of your own has none.",
     )
+    watch: VerifierSettings | None = Field(
+        None,
+        title="Watch metric",
+        description="A second, independent verifier whose score is shown beside the reward and never trained on: a "
+        "reward that rises while it falls raises an alarm. Left out: none.",
+    )
     reward: RewardSettings = RewardSettings()
     rl: RlSettings = RlSettings()
+    sft: SftSettings = SftSettings()
+    dpo: DpoSettings = DpoSettings()
     sampler: SamplerSettings = SamplerSettings()
-    learning_rate: float = setting(
-        1e-4,
+    learning_rate: float | None = setting(
+        None,
         ge=1e-8,
         le=1e-2,
         label="Learning rate",
-        help="Step size, constant. For LoRA on models above 100M parameters 2e-5 to 1e-3 is usual.",
+        help="Step size, constant in rl. For LoRA on models above 100M parameters 2e-5 to 1e-3 is usual. Left out: "
+        "1e-4 for rl, 2e-4 for sft, 5e-6 for dpo.",
     )
+    start_from: StartSettings = StartSettings()
     lora: LoraSettings = LoraSettings()
     quantization: Quantization = setting(
         "none",
@@ -88,6 +118,13 @@ class RunConfig(Settings):
     )
     optimizer: OptimizerSettings = OptimizerSettings()
     limits: LimitSettings = LimitSettings()
+    keep: KeepSettings = KeepSettings()
+    trackers: tuple[Tracker, ...] = setting(
+        (),
+        label="Trackers",
+        help="Where each round's numbers go besides the run folder: a list of tensorboard, trackio, wandb and mlflow "
+        "(extra tracking). Files in the run folder, unless the tool's own environment variables name a server.",
+    )
     device: str = setting(
         "auto",
         pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",
@@ -113,7 +150,9 @@ class RunConfig(Settings):
         Raises:
             InvalidSetting: no verifier is named, and the source brings none.
         """
-        verifier = _resolved_verifier(self._verifier(), read="whole", require_boxed=self.data.source == "boxed")
+        is_boxed = self.data.source == "boxed"
+        verifier = _resolved_verifier(self._verifier(), read="whole", require_boxed=is_boxed)
+        watch = self.watch and _resolved_verifier(self.watch, read="whole", require_boxed=is_boxed)
         bonus = self.reward.format_bonus
         if bonus is None:
             bonus = _VERIFIER_BONUS[verifier.kind]
@@ -126,7 +165,13 @@ class RunConfig(Settings):
             }
         )
         reward = self.reward.model_copy(update={"format_bonus": bonus})
-        return self.model_copy(update={"verifier": verifier, "reward": reward, "rl": rl})
+        filled_in = {"verifier": verifier, "watch": watch, "reward": reward, "rl": rl, "learning_rate": self.rate}
+        return self.model_copy(update=filled_in)
+
+    @property
+    def rate(self) -> float:
+        """Return the learning rate: the objective's usual one where none is set."""
+        return RATE_DEFAULTS[self.objective] if self.learning_rate is None else self.learning_rate
 
     def _verifier(self) -> VerifierSettings:
         """Return the verifier that was named, or the one that the source brings."""

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ratchet.datasets.canonical import Format
 from ratchet.datasets.tables import SPLITS
 from ratchet.errors import Conflict, NotFound
-from ratchet.journal import disk_full_as_error, ratchet_home, unusable_as_error, write_atomically
+from ratchet.files import disk_full_as_error, ratchet_home, unusable_as_error, write_atomically
 
 _STAGING = ".import-"
 _HOME_ADVICE = "Set RATCHET_HOME to a folder that can be written to."

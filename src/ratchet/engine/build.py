@@ -92,7 +92,7 @@ def new_engine(
     learner = Learner(
         policy=policy,
         settings=config.rl,
-        optimizer=new_optimizer(policy, config.learning_rate, config.optimizer),
+        optimizer=new_optimizer(policy, config.rate, config.optimizer),
         gradient_norm_limit=config.optimizer.gradient_norm_limit,
         micro_batch_tokens=plan.budgets.micro_batch_tokens,
         forward=plan.forward,

@@ -37,14 +37,13 @@ from ratchet.engine.grading import (
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.update import Learner, update
-from ratchet.errors import Interrupted, NoLearningSignal
+from ratchet.errors import Interrupted, NoLearningSignal, StopReason
 from ratchet.records import EncodedPrompt, Ending, Group, Learned, Rollout, RoundRecord, Seconds, Validation
 
 # Draws of a round at most, with dynamic sampling. DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.2) draws until
 # the batch is full; a bound keeps a task that has become easy from drawing for ever.
 MAX_DRAWS = 3
 
-StopReason = Literal["time_limit", "stopped"]
 # When asked: between two rounds (may another one start?) or within one (must it be given up?).
 When = Literal["between", "within"]
 

@@ -44,11 +44,11 @@ def highest_reward(config: RunConfig) -> float:
 def advice_on_rate(config: RunConfig, model_parameters: int) -> str | None:
     """Return what to know of the learning rate for a model of that size; None if it is usual."""
     low, high = _USUAL_RATES
-    if model_parameters < _LARGE_PARAMETERS or low <= config.learning_rate <= high:
+    if model_parameters < _LARGE_PARAMETERS or low <= config.rate <= high:
         return None
-    effect = "twenty steps will hardly move it" if config.learning_rate < low else "training may collapse"
+    effect = "twenty steps will hardly move it" if config.rate < low else "training may collapse"
     return (
-        f"Learning rate is {config.learning_rate:g}; for LoRA on a model of {model_parameters / 1e6:.0f} million "
+        f"Learning rate is {config.rate:g}; for LoRA on a model of {model_parameters / 1e6:.0f} million "
         f"parameters {low:g} to {high:g} is usual, and {effect}."
     )
 

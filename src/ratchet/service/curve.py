@@ -3,7 +3,7 @@
 import io
 from pathlib import Path
 
-from ratchet.journal import write_atomically
+from ratchet.files import write_atomically
 from ratchet.service.runs import RunSummary
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import SandboxUnavailable
-from ratchet.journal import ratchet_home
+from ratchet.files import ratchet_home
 from ratchet.sandbox.probe import METRIC_ENV, Probe, metric_packages, probe
 from ratchet.sandbox.tools import system_python
 

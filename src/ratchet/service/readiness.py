@@ -9,8 +9,9 @@ from ratchet.config import DatasetData, RunConfig
 from ratchet.datasets.benchmarks import Benchmark
 from ratchet.datasets.versions import split_file, versions_home
 from ratchet.errors import Conflict
-from ratchet.journal import RunFolder, check_room, ratchet_home, resolved, unusable_as_error
+from ratchet.files import check_room, ratchet_home, resolved, unusable_as_error
 from ratchet.readiness import Faults, Readiness, check
+from ratchet.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from ratchet.engine.prepare import Prepared

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.config import RlSettings, RunConfig
 from ratchet.errors import Conflict, InvalidSetting, NotFound
-from ratchet.journal import unusable_as_error, write_atomically
+from ratchet.files import unusable_as_error, write_atomically
 from ratchet.report_card import SAMPLED_WITH, Confirmation, How, ReportCard
 from ratchet.report_store import ReportFolder
 from ratchet.service.presets import SHIPPED_REPORTS

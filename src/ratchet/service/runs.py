@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict
-from ratchet.journal import RunFolder, damage_as_error
+from ratchet.files import damage_as_error
 from ratchet.records import RoundRecord, RunResult
 from ratchet.report_card import Confirmation
+from ratchet.run_folder import RunFolder
 from ratchet.service.readiness import prepared_run
 from ratchet.service.reports import Ask, confirmed, state
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModu
 from sqlalchemy.orm import Session
 
 from ratchet.errors import Conflict, DiskFull, InvalidSetting
-from ratchet.journal import disk_full_as_error, ratchet_home, unusable_as_error
+from ratchet.files import disk_full_as_error, ratchet_home, unusable_as_error
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from ratchet.engine.memory import is_out_of_memory
 from ratchet.engine.policy import ADAPTER, ADAPTER_WEIGHTS, Policy
 from ratchet.engine.sampler import Sampled, SampleRequest
 from ratchet.errors import NotFinite, OutOfMemory, RatchetError, SamplerFailed
-from ratchet.journal import disk_full_as_error
+from ratchet.files import disk_full_as_error
 from ratchet.records import Completion
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from ratchet import journal, service
+from ratchet import run_folder, service
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, DiskFull, NotFound
-from ratchet.journal import RunFolder, check_room, disk_full_as_error, ratchet_home, write_atomically
+from ratchet.files import check_room, disk_full_as_error, ratchet_home, write_atomically
+from ratchet.run_folder import RunFolder
 
 
 class Killed(BaseException):
@@ -280,7 +281,7 @@ def test_an_adapter_that_finds_no_room_leaves_the_old_one_and_takes_none(folder,
 HOLD = """
 import sys
 from pathlib import Path
-from ratchet.journal import RunFolder
+from ratchet.run_folder import RunFolder
 with RunFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()
@@ -322,8 +323,8 @@ def test_somebody_asking_whether_a_run_is_at_work_does_not_keep_it_from_starting
     with folder.locked():
         pass
     asking = folder._lock_path.open()
-    assert journal._taken(asking, journal.fcntl.LOCK_SH)
-    monkeypatch.setattr(journal.time, "sleep", lambda seconds: asking.close())
+    assert run_folder._taken(asking, run_folder.fcntl.LOCK_SH)
+    monkeypatch.setattr(run_folder.time, "sleep", lambda seconds: asking.close())
     with folder.locked():
         pass
 

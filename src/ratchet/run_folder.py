@@ -1,0 +1,398 @@
+"""The run folder: where everything about a run is on disk, and how it is written so that a kill loses nothing.
+
+    FOLDER/
+      config.json            the resolved settings, written once
+      run.json               id, creation time, and what was fixed at the start (budgets, versions, model identity)
+      events.jsonl           what happened, one JSON object a line, append only
+      run.log                numbers only, one line a round
+      rollouts/round-001.jsonl   every prompt, answer and reward of a round; readable by the owner alone
+      rollouts/heldout.jsonl     the kept adapter's answers to the held-out problems; heldout-before.jsonl the start's
+      checkpoint.safetensors     all that a resumed run needs, with the round's record
+      adapter/               the best adapter so far, in PEFT layout
+
+Files are written to a temporary name, synced and renamed; the events file is appended to (``journal.py``). Knows
+nothing of tensors: it is handed the bytes of checkpoint and adapter.
+"""
+
+import fcntl
+import json
+import logging
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from ratchet.config import RunConfig
+from ratchet.errors import Conflict, NotFound, RatchetError
+from ratchet.files import (
+    OUT_ADVICE,
+    damage_as_error,
+    disk_full_as_error,
+    expanded,
+    ratchet_home,
+    resolved,
+    sync_folder,
+    unusable_as_error,
+    write_atomically,
+)
+from ratchet.journal import append, read_from
+
+log = logging.getLogger(__name__)
+
+_HOME_ADVICE = "It is where Ratchet keeps its list of runs: set RATCHET_HOME to a folder that can be written to."
+_LOCK_ATTEMPTS, _LOCK_PAUSE_SECONDS = 4, 0.05
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _indexed(entry: Path) -> Path:
+    """Return the run folder that an entry of the index names.
+
+    Raises:
+        Conflict: the entry is damaged.
+    """
+    with damage_as_error(entry):
+        return Path(json.loads(entry.read_text(encoding="utf-8"))["folder"])
+
+
+def _taken(file: IO[str], kind: int, attempts: int = 1) -> bool:
+    """Try to take a lock, and again after a pause; tell whether it was had."""
+    for attempt in range(attempts):
+        if attempt:
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        return True
+    return False
+
+
+class RunFolder:
+    """One run's files. Creating the object touches nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_path = path / "config.json"
+        self.run_path = path / "run.json"
+        self.events_path = path / "events.jsonl"
+        self.log_path = path / "run.log"
+        self.rollouts_path = path / "rollouts"
+        self.checkpoint_path = path / "checkpoint.safetensors"
+        self.heldout_path = self.rollouts_path / "heldout.jsonl"
+        self.heldout_before_path = self.rollouts_path / "heldout-before.jsonl"
+        self.adapter_path = path / "adapter"
+        self._staged_adapter_path = path / ".adapter.tmp"
+        self._lock_path = path / ".lock"
+
+    @classmethod
+    def create(cls, config: RunConfig, out: Path | None, confirmation: Mapping[str, Any] | None = None) -> "RunFolder":
+        """Make the folder of a new run with its settings, and enter it in the index of runs.
+
+        ``confirmation`` says who has read the report of its verifier; it becomes part of the run's record.
+
+        Raises:
+            Conflict: the folder holds a run, or something else.
+            DiskFull: there is no room.
+        """
+        created = datetime.now(UTC)
+        run_id = f"r{created:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        path = resolved(out) if out else resolved(ratchet_home() / "runs" / run_id, _HOME_ADVICE)
+        folder = cls(path)
+        cls.refuse_taken(path)
+        is_new = not path.exists()
+        try:
+            with disk_full_as_error(path):
+                folder.rollouts_path.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise Conflict(f"The run folder {path} cannot be made: {error.strerror}. Choose another --out.") from error
+        created_at = created.isoformat(timespec="seconds")
+        index = ratchet_home() / "index"
+        entry = {"id": run_id, "folder": str(path), "created_at": created_at}
+        try:
+            write_atomically(folder.config_path, config.model_dump_json(indent=2).encode())
+            report = {} if confirmation is None else {"report": dict(confirmation)}
+            folder.write_run({"id": run_id, "created_at": created_at, **report})
+            with unusable_as_error(ratchet_home(), _HOME_ADVICE):
+                with disk_full_as_error(index):
+                    index.mkdir(parents=True, exist_ok=True)
+                write_atomically(index / f"{run_id}.json", json.dumps(entry).encode())
+        except BaseException:
+            # Half a run folder could neither be resumed nor be given again.
+            shutil.rmtree(folder.rollouts_path, ignore_errors=True)
+            folder.config_path.unlink(missing_ok=True)
+            folder.run_path.unlink(missing_ok=True)
+            if is_new:
+                path.rmdir()
+            raise
+        return folder
+
+    @classmethod
+    def refuse_taken(cls, path: Path) -> None:
+        """Refuse a place for a new run that holds something already.
+
+        Raises:
+            Conflict: it does.
+        """
+        with unusable_as_error(path, OUT_ADVICE):
+            holds_run = cls(path).run_path.exists()
+            is_taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
+        if holds_run:
+            raise Conflict(f"{path} already holds a run. Go on with it by ratchet resume, or choose another --out.")
+        if is_taken:
+            raise Conflict(f"{path} already exists and is not empty. Choose another --out.")
+
+    @classmethod
+    def find(cls, run_or_folder: str) -> "RunFolder":
+        """Return the run of that id or in that folder.
+
+        Raises:
+            NotFound: neither is there.
+            Conflict: its entry in the index is damaged.
+        """
+        path = expanded(run_or_folder)
+        if _is_file(path / "run.json"):
+            folder = cls(path.resolve())
+            folder._follow_move()
+            return folder
+        entry = ratchet_home() / "index" / f"{run_or_folder}.json"
+        if re.fullmatch(r"[\w.-]+", run_or_folder) and _is_file(entry):
+            folder = cls(_indexed(entry))
+            if _is_file(folder.run_path):
+                return folder
+            raise NotFound(f"Run {run_or_folder} was in {folder.path}, which holds no run any more.")
+        raise NotFound(f"There is no run {run_or_folder}: no such folder, and no run of that id in {ratchet_home()}.")
+
+    @classmethod
+    def all(cls) -> list["RunFolder"]:
+        """Return every indexed run whose folder is still there, oldest first.
+
+        A damaged entry is named in the log and left out.
+        """
+        folders = []
+        for entry in sorted((ratchet_home() / "index").glob("*.json")):
+            try:
+                folder = cls(_indexed(entry))
+            except Conflict as error:
+                log.warning("%s", error)
+                continue
+            if _is_file(folder.run_path):
+                folders.append(folder)
+        return folders
+
+    def _follow_move(self) -> None:
+        """Enter the folder in the index in place of the one where the run no longer is."""
+        # A convenience: where the index or the run cannot be read or written, opening by path works all the same.
+        with suppress(OSError, ValueError, RatchetError):
+            record = self.read_run()
+            entry = ratchet_home() / "index" / f"{record['id']}.json"
+            is_name = re.fullmatch(r"[\w.-]+", record["id"])
+            if is_name and _is_file(entry) and not _is_file(_indexed(entry) / "run.json"):
+                moved = {"id": record["id"], "folder": str(self.path), "created_at": record["created_at"]}
+                write_atomically(entry, json.dumps(moved).encode())
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return str(self.read_run()["id"])
+
+    def read_config(self) -> RunConfig:
+        """Return the stored settings.
+
+        Raises:
+            Conflict: the file is damaged, or of a version that this Ratchet does not read.
+        """
+        with damage_as_error(self.config_path):
+            return RunConfig.model_validate_json(self.config_path.read_bytes())
+
+    def read_run(self) -> dict[str, Any]:
+        """Return what was fixed when the run was created and started.
+
+        Raises:
+            Conflict: the file is damaged.
+        """
+        with damage_as_error(self.run_path):
+            record: dict[str, Any] = json.loads(self.run_path.read_bytes())
+            if not isinstance(record["id"], str) or not isinstance(record["created_at"], str):
+                raise ValueError("no run")
+            return record
+
+    def write_run(self, record: Mapping[str, Any]) -> None:
+        """Replace what is fixed for the run."""
+        write_atomically(self.run_path, json.dumps(record, indent=2).encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run for this process; the lock ends with the process, however it ends.
+
+        Raises:
+            Conflict: another process works on this run.
+        """
+        try:
+            with disk_full_as_error(self.path):
+                file = self._lock_path.open("w")
+        except OSError as error:
+            raise Conflict(f"The run folder {self.path} cannot be written to: {error.strerror}.") from error
+        with file:
+            # Whoever asks whether the run is at work holds the lock for an instant: that is waited for.
+            if not _taken(file, fcntl.LOCK_EX, _LOCK_ATTEMPTS):
+                raise Conflict(f"Run {self.run_id} is being worked on by another process. Wait for it or stop it.")
+            yield
+
+    def is_locked(self) -> bool:
+        """Tell whether a process works on this run now. Writes nothing."""
+        try:
+            with self._lock_path.open() as file:
+                return not _taken(file, fcntl.LOCK_SH)
+        except OSError:
+            return False  # no process ever worked on it, or none of this user's could
+
+    def append_event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Append one event to the journal and sync it; return it."""
+        return append(self.events_path, kind, **fields)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events written so far; a torn last line is left out."""
+        return (event for event, _ in read_from(self.events_path))
+
+    def log(self, line: str) -> None:
+        """Append a line, numbers only, to the run's log."""
+        stamp = datetime.now(UTC).isoformat(timespec="seconds")
+        with disk_full_as_error(self.path), self.log_path.open("a", encoding="utf-8") as file:
+            file.write(f"{stamp} {line}\n")
+
+    def rollouts_file(self, number: int) -> Path:
+        """Return where the rollouts of a round are."""
+        return self.rollouts_path / f"round-{number:03d}.jsonl"
+
+    def write_rollouts(self, number: int, rows: Iterator[Mapping[str, Any]]) -> None:
+        """Write a round's rollouts, one prompt a line, readable by the owner alone."""
+        _write_rows(self.rollouts_file(number), rows)
+
+    def write_heldout_before(self, rows: Iterator[Mapping[str, Any]]) -> None:
+        """Write the starting adapter's answers to the held-out problems, readable by the owner alone."""
+        _write_rows(self.heldout_before_path, rows)
+
+    def write_heldout(self, rows: Iterator[Mapping[str, Any]]) -> None:
+        """Write the kept adapter's answers to the held-out problems, readable by the owner alone."""
+        _write_rows(self.heldout_path, rows)
+
+    def read_rollouts(self, number: int) -> list[dict[str, Any]]:
+        """Return a round's rollouts.
+
+        Raises:
+            NotFound: that round has none.
+        """
+        path = self.rollouts_file(number)
+        if not path.is_file():
+            kept = self._rounds_kept()
+            known = f"Rounds with samples: {kept[0]} to {kept[-1]}." if kept else "No round has samples yet."
+            raise NotFound(f"There are no samples of round {number}. {known}")
+        return _read_rows(path)
+
+    def read_heldout(self) -> list[dict[str, Any]]:
+        """Return the kept adapter's answers to the held-out problems.
+
+        Raises:
+            NotFound: they were not scored.
+        """
+        if not self.heldout_path.is_file():
+            raise NotFound("The held-out problems of this run were not scored.")
+        return _read_rows(self.heldout_path)
+
+    def read_heldout_before(self) -> list[dict[str, Any]]:
+        """Return the starting adapter's answers to the held-out problems, none where they were not scored."""
+        return _read_rows(self.heldout_before_path) if self.heldout_before_path.is_file() else []
+
+    def last_rollouts(self) -> int:
+        """Return the last round that has rollouts.
+
+        Raises:
+            NotFound: none has.
+        """
+        kept = self._rounds_kept()
+        if not kept:
+            raise NotFound("No round of this run has samples yet.")
+        return kept[-1]
+
+    def _rounds_kept(self) -> list[int]:
+        return sorted(self._rollout_files())
+
+    def drop_rollouts_after(self, number: int) -> None:
+        """Remove rollouts of rounds that never finished."""
+        for kept, file in self._rollout_files().items():
+            if kept > number:
+                file.unlink()
+
+    def _rollout_files(self) -> dict[int, Path]:
+        """Return round -> its rollouts; files of other names are somebody else's."""
+        found = {}
+        for file in self.rollouts_path.glob("round-*.jsonl"):
+            if match := re.fullmatch(r"round-([0-9]{1,9})", file.stem):
+                found[int(match[1])] = file
+        return found
+
+    def stage_adapter(self, files: Mapping[str, bytes]) -> None:
+        """Write the files of a new adapter beside ``adapter/``, so that putting it there needs no more room.
+
+        Raises:
+            DiskFull: there is no room; ``adapter/`` is as it was.
+        """
+        shutil.rmtree(self._staged_adapter_path, ignore_errors=True)
+        try:
+            with disk_full_as_error(self.path):
+                self._staged_adapter_path.mkdir()
+            for name, content in files.items():
+                write_atomically(self._staged_adapter_path / name, content)
+        except BaseException:
+            shutil.rmtree(self._staged_adapter_path, ignore_errors=True)
+            raise
+
+    def holds_adapter(self, files: Mapping[str, bytes]) -> bool:
+        """Tell whether ``adapter/`` is made of exactly these files."""
+        try:
+            return {file.name for file in self.adapter_path.iterdir()} == set(files) and all(
+                (self.adapter_path / name).read_bytes() == content for name, content in files.items()
+            )
+        except OSError:
+            return False
+
+    def put_adapter(self) -> None:
+        """Replace ``adapter/`` by the staged one.
+
+        A kill leaves the old or the new folder, or, for an instant, neither; the checkpoint holds the same weights
+        then, and a resume writes the folder again.
+        """
+        old = self.path / ".adapter.old"
+        shutil.rmtree(old, ignore_errors=True)
+        with disk_full_as_error(self.path):
+            if self.adapter_path.exists():
+                self.adapter_path.rename(old)
+            self._staged_adapter_path.rename(self.adapter_path)
+            sync_folder(self.path)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_rows(path: Path, rows: Iterator[Mapping[str, Any]]) -> None:
+    # A model may write half of a surrogate pair: kept as it is, since the samples show what was graded.
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    with disk_full_as_error(path.parent):
+        path.parent.mkdir(mode=0o700, exist_ok=True)  # someone may have made room by removing it
+    write_atomically(path, "".join(lines).encode("utf-8", "surrogatepass"), private=True)
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    # Not splitlines: it also splits at characters that JSON leaves unescaped.
+    with damage_as_error(path):
+        text = path.read_bytes().decode("utf-8", "surrogatepass")
+        return [json.loads(line) for line in text.split("\n") if line]

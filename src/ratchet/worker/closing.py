@@ -1,0 +1,107 @@
+"""The end of a run: the event that closes it, and the sentence with its cause and what was kept."""
+
+import hashlib
+import logging
+import traceback
+from pathlib import Path
+
+from ratchet.endings import WHY, ending_of, status_of
+from ratchet.engine.checkpoint import Progress
+from ratchet.engine.prepare import Prepared
+from ratchet.engine.rounds import diagnosis, number_of_rounds
+from ratchet.errors import DiskFull, RatchetError
+from ratchet.readiness import highest_reward
+from ratchet.records import Ending, RunResult
+from ratchet.run_folder import RunFolder
+from ratchet.worker.session import Session
+
+log = logging.getLogger(__name__)
+
+
+def close(session: Session, prepared: Prepared, ending: Ending, message: str) -> RunResult:
+    """Write the closing event and return the result."""
+    folder, progress = session.folder, session.progress
+    status = status_of(ending, has_adapter=progress is not None)
+    if progress is None:
+        message = message or _nothing_kept(session, ending)
+    else:
+        message = f"{message or WHY[ending]} {_kept(prepared, progress)}"
+    records = progress.records if progress else []
+    checksum = adapter_file_checksum(folder) if progress else None
+    result = RunResult(
+        run=folder.run_id,
+        folder=str(folder.path),
+        status=status,
+        ending=ending,
+        message=message,
+        rounds_done=progress.rounds_done if progress else 0,
+        best_round=progress.best_round if progress else None,
+        start_accuracy=records[0].validation.accuracy if records else None,
+        best_accuracy=records[-1].best_accuracy if records else None,
+        heldout_before=session.heldout_before,
+        heldout_after=session.heldout_after,
+        highest_reward=highest_reward(prepared.config),
+        adapter=str(folder.adapter_path) if progress else None,
+        seconds=round(session.budget.elapsed, 3),
+    )
+    fields = result.model_dump(exclude={"run", "folder", "adapter"})
+    try:
+        session.event("ended", **fields, adapter_sha256=checksum)
+        folder.log(f"ended ending={ending} rounds_done={result.rounds_done} best_round={result.best_round}")
+    except DiskFull:
+        log.error("the end of the run could not be written down: the disk is full")
+    return result
+
+
+def _kept(prepared: Prepared, progress: Progress) -> str:
+    rounds = number_of_rounds(prepared.config, len(prepared.train))
+    if progress.best_round == 0:
+        kept = "No round beat the starting point on validation, so training brought no gain; the starting adapter is "
+        kept += "kept."
+    else:
+        kept = f"The adapter of round {progress.best_round} is kept."
+    learned_from = progress.records[1:]
+    # Fewer rounds than it takes to call the task at fault; said all the same.
+    if learned_from and not any(record.informative_groups for record in learned_from):
+        kept += f" {diagnosis(learned_from)}"
+    return f"{progress.rounds_done} of {rounds} rounds done. {kept}"
+
+
+def _nothing_kept(session: Session, ending: Ending) -> str:
+    phases = session.phase_seconds
+    if ending == "time_limit":
+        longest = max(phases, key=lambda name: phases[name])
+        return (
+            f"The time limit passed before the starting adapter was scored: {longest} took {phases[longest]:.0f} of "
+            f"{session.budget.elapsed:.0f} seconds. Raise Time limit."
+        )
+    return f"Stopped while {list(phases)[-1]}, before the first round, so there is no adapter to keep."
+
+
+def record_failure(session: Session, error: Exception) -> None:
+    """Put a failure into the journal: our own words for known faults, the traceback in the log for others.
+
+    A session that had not started changes nothing: the run was refused and is what it was.
+    """
+    if not session.is_started:
+        return
+    known = isinstance(error, RatchetError)
+    ending = ending_of(error)
+    message = str(error) if known else f"Something unforeseen failed ({type(error).__name__}); see run.log."
+    try:
+        if not known:
+            frames = traceback.extract_tb(error.__traceback__)
+            places = " < ".join(f"{Path(f.filename).name}:{f.lineno}:{f.name}" for f in reversed(frames))
+            # Not the exception's text: it may quote what a model wrote.
+            session.folder.log(f"error type={type(error).__name__} at {places}")
+        done = session.progress.rounds_done if session.progress else 0
+        seconds = round(session.budget.elapsed, 3)
+        session.event("ended", status="failed", ending=ending, message=message, rounds_done=done, seconds=seconds)
+    except DiskFull:
+        log.error("the failure could not be written down: the disk is full")
+
+
+def adapter_file_checksum(folder: RunFolder) -> str | None:
+    """Return the SHA-256 of the kept adapter's weights file, None where there is none."""
+    path = folder.adapter_path / "adapter_model.safetensors"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None

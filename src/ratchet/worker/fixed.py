@@ -1,0 +1,76 @@
+"""What must stay the same over all sessions of a run, so that a resumed one goes on to the same result.
+
+Written into the run's record at its first start; compared, and used, at every later one.
+"""
+
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from ratchet.config import RunConfig
+from ratchet.engine.build import Plan
+from ratchet.engine.policy import Policy
+from ratchet.engine.prepare import Prepared, data_hash
+from ratchet.engine.sampler.choice import what_stops_vllm
+from ratchet.errors import Conflict
+from ratchet.worker.session import Session
+
+_PINNED = ("ratchet-rl", "torch", "transformers", "peft")
+
+
+def fix(session: Session, prepared: Prepared, policy: Policy, note: Callable[[str], None]) -> dict[str, Any]:
+    """Return what must stay the same over all sessions of a run; refuse to go on where it cannot."""
+    folder = session.folder
+    record = folder.read_run()
+    packages = _PINNED if prepared.config.quantization == "none" else (*_PINNED, "bitsandbytes")
+    versions = {name: metadata.version(name) for name in packages}
+    if "fixed" in record:
+        fixed: dict[str, Any] = record["fixed"]
+        for what, was, now in (
+            ("base model", fixed["model_identity"], policy.identity),
+            ("data", fixed["data_hash"], data_hash(prepared)),
+            ("device", fixed["device"], policy.device.type),
+        ):
+            if was != now:
+                raise Conflict(f"The run's {what} was {was} and is now {now}: it cannot go on to the same result.")
+        if not fixed.keys() >= {"sampler", "forward", "batches"}:
+            raise Conflict(
+                "The run was begun by an older version of Ratchet, which computed otherwise. Start a new one."
+            )
+        _refuse_other_sampler(fixed["sampler"]["backend"], prepared.config, policy)
+        if fixed["versions"] != {**versions, **_sampler_version(fixed)}:
+            note("Package versions differ from the run's start: results may differ.")
+        return fixed
+    fixed = {
+        "model_identity": policy.identity,
+        "data_hash": data_hash(prepared),
+        "device": policy.device.type,
+        "dtype": str(policy.model.dtype).removeprefix("torch."),
+        "attention": policy.model.config._attn_implementation,
+        "threads": torch.get_num_threads(),
+        **Plan.fitted(prepared, policy, note, folder.log).as_record(),
+    }
+    fixed["versions"] = {**versions, **_sampler_version(fixed)}
+    folder.write_run({**record, "fixed": fixed})
+    if fixed["sampler"]["backend"] == "vllm" or policy.device.type == "cuda":
+        note(f"Answers are sampled by {fixed['sampler']['backend']}: {fixed['sampler']['why']}")
+    return fixed
+
+
+def _refuse_other_sampler(backend: str, config: RunConfig, policy: Policy) -> None:
+    """Refuse to go on with another sampler than before: it would draw other answers."""
+    if backend != "vllm":
+        return
+    if obstacle := what_stops_vllm(config.sampler, policy.device, policy.files, config.quantization):
+        raise Conflict(f"The run's answers were sampled by vLLM, which cannot go on here: {obstacle}")
+
+
+def _sampler_version(fixed: dict[str, Any]) -> dict[str, str]:
+    """Return which vLLM is installed, by its package's name, where the run uses it."""
+    if fixed["sampler"]["backend"] != "vllm":
+        return {}
+    # The builds for a CPU go by another name.
+    names = metadata.packages_distributions().get("vllm", [])
+    return {name: metadata.version(name) for name in sorted(set(names))}

@@ -1,0 +1,86 @@
+"""Work on a run from its folder to its end, whichever kind of job it is."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ratchet.endings import RESUMABLE
+from ratchet.engine.budget import TimeBudget
+from ratchet.engine.prepare import Prepared, prepare
+from ratchet.errors import Conflict
+from ratchet.records import RunResult
+from ratchet.run_folder import RunFolder
+from ratchet.worker import rl
+from ratchet.worker.closing import close, record_failure
+from ratchet.worker.session import Session, Watch, signals
+
+
+def run(
+    folder: RunFolder,
+    *,
+    prepared: Prepared | None = None,
+    function: Callable[..., Any] | None = None,
+    watch: Watch | None = None,
+    now: Callable[[], float] = time.monotonic,
+) -> RunResult:
+    """Work on a run until it ends; return how it ended.
+
+    Args:
+        folder: A run that was created, and perhaps worked on before.
+        prepared: The checks' result, where they were just made for this run; they are repeated otherwise.
+        function: The user's own verifier, for runs that have one.
+        watch: Whom to tell.
+        now: A clock in seconds.
+
+    Raises:
+        Conflict: the run is over, or another process works on it, or it cannot go on here to the same result.
+        RatchetError: whatever failed the run before anything could be kept; it is in the journal too.
+    """
+    with folder.locked():
+        config = folder.read_config()
+        refuse_ended(folder)
+        limit = config.limits.time_hours
+        budget = TimeBudget(None if limit is None else limit * 3600, now)
+        session = Session(folder, watch or Watch(), budget)
+        with signals(session):
+            # A run that cannot be resumed here is refused, and stays what it was: its session starts in ``rl.py``.
+            if not folder.checkpoint_path.exists():
+                session.start(resumed=False)
+            try:
+                prepared = prepared or prepare(config, function)
+                ending, message = rl.rounds(session, prepared)
+            except Exception as error:
+                record_failure(session, error)
+                raise
+            return close(session, prepared, ending, message)
+
+
+def refuse_ended(folder: RunFolder) -> None:
+    """Refuse to work on a run that has nothing left to do.
+
+    Raises:
+        Conflict: it completed, failed for want of a signal, or used up its time.
+    """
+    ended = [event for event in folder.events() if event["event"] == "ended"]
+    if not ended or ended[-1]["ending"] in RESUMABLE:
+        return
+    status = str(ended[-1]["status"]).replace("_", " ")
+    raise Conflict(
+        f"Run {folder.run_id} is {status} ({str(ended[-1]['ending']).replace('_', ' ')}). Only a run that was stopped "
+        "or interrupted can be resumed; start a new one for more rounds or more time."
+    )
+
+
+def refuse_unconfirmed(folder: RunFolder) -> None:
+    """Refuse to begin a run whose verifier's report nobody has confirmed: one that was not made by the service.
+
+    Runs that have begun go on, also those from before there were reports.
+
+    Raises:
+        Conflict: there is neither a confirmation in its record nor a checkpoint.
+    """
+    if "report" not in folder.read_run() and not folder.checkpoint_path.exists():
+        raise Conflict(
+            f"Run {folder.run_id} has not begun, and nobody has confirmed the report of its verifier. Start it anew "
+            f"with its settings: ratchet train {folder.config_path}"
+        )

@@ -1,0 +1,39 @@
+"""How a finished round gets onto the disk, in an order that a kill cannot hurt: rollouts, checkpoint, journal."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ratchet.engine import checkpoint
+from ratchet.engine.checkpoint import Progress
+from ratchet.engine.policy import Policy
+from ratchet.files import write_atomically
+from ratchet.records import Group, RoundRecord
+from ratchet.round_lines import log_line, rollout_row
+from ratchet.worker.session import Session
+
+
+def reporter(
+    session: Session, policy: Policy, optimizer: torch.optim.AdamW
+) -> Callable[[RoundRecord, Sequence[Group], Progress], None]:
+    """Return what stores a finished round: rollouts, then the checkpoint with the record, then the event."""
+
+    def report(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
+        folder = session.folder
+        is_best = record.best_round == record.round
+        if groups:
+            folder.write_rollouts(record.round, (rollout_row(group) for group in groups))
+        if is_best:
+            # Written before the checkpoint and put in place after it: on a full disk both stay those of one round.
+            folder.stage_adapter(policy.adapter_files(progress.best_state))
+        content = checkpoint.packed(progress, policy, optimizer, session.budget.elapsed)
+        write_atomically(folder.checkpoint_path, content)
+        session.progress = progress
+        if is_best:
+            folder.put_adapter()
+        if record.round:
+            session.budget.record_round(record.seconds.total)
+        folder.log(log_line(record))
+        session.event("round", record=record.model_dump())
+
+    return report
