@@ -13,13 +13,14 @@ import pytest
 
 import ratchet
 import ratchet.cli
-from ratchet import service, worker
+from ratchet import service
 from ratchet.config_text import build
 from ratchet.engine import report_card as engine_card
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.files import ratchet_home
 from ratchet.run_folder import RunFolder
 from ratchet.service import presets
+from ratchet.worker.__main__ import main
 
 from .small_runs import SMALL, flags
 
@@ -221,7 +222,7 @@ def test_a_folder_made_by_hand_is_not_begun_by_a_resume_or_by_the_worker(tmp_pat
     with pytest.raises(Conflict, match="nobody has confirmed the report of its verifier"):
         service.resume(str(folder.path))
     monkeypatch.setattr(sys, "argv", ["ratchet.worker", str(folder.path)])
-    assert worker.main() == 1
+    assert main() == 1
     assert list(folder.events()) == []
 
 
