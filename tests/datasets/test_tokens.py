@@ -324,6 +324,36 @@ def test_a_template_cannot_leave_its_sandbox(template, tmp_path):
         open_encoder(find(str(folder_of(tmp_path / "model", byte_level(), template + CHATML))), "main", {})
 
 
+TOOLS = [
+    {"type": "function", "function": {"name": "wéather", "parameters": {"type": "object", "required": ["city"]}}},
+    {"type": "function", "function": {"name": "<time>"}},
+]
+
+
+def assert_tools_are_told(path, taken):
+    ours, engines = both(path)
+    assert ours.takes_tools == engines.takes_tools == taken
+    for conversation in CONVERSATIONS:
+        with_tools = ours.encode(conversation, TOOLS)
+        assert with_tools == engines.encode(conversation, TOOLS)
+        assert (with_tools != ours.encode(conversation)) == taken
+
+
+@pytest.mark.parametrize(("template", "taken"), [("tools", True), ("chatml", False), ("plain", False)])
+def test_a_rows_tools_reach_the_templates_that_tell_of_them(template, taken, tmp_path):
+    assert_tools_are_told(folder_of(tmp_path / "model", byte_level(), TEMPLATES[template]), taken)
+
+
+def test_a_template_for_tools_beside_the_default_one_is_used_for_rows_with_tools(tmp_path):
+    listed = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": TEMPLATES["tools"]}]
+    assert_tools_are_told(folder_of(tmp_path / "model", byte_level(), listed), taken=True)
+
+
+def test_a_template_that_refuses_tools_is_given_none(tmp_path):
+    refusing = "{% if tools %}{{ raise_exception('none here') }}{% endif %}" + CHATML
+    assert_tools_are_told(folder_of(tmp_path / "model", byte_level(), refusing), taken=False)
+
+
 def test_an_option_named_like_what_the_renderer_gives_is_refused_by_both(tmp_path):
     path = folder_of(tmp_path / "model", byte_level(), CHATML)
     for make in (lambda: open_encoder(find(str(path)), "main", {"messages": 1}), lambda: both(path, {"tools": 1})):

@@ -2,15 +2,23 @@
 
 import json
 import pickle
+import shutil
+from pathlib import Path
 
 import pytest
 
+import ratchet
+from ratchet.config import PromptSettings
 from ratchet.config_text import build
 from ratchet.datasets.benchmarks import Benchmark
+from ratchet.datasets.harness import offered_tools
+from ratchet.datasets.tokens import open_encoder
 from ratchet.engine.prepare import prepare
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, ModelUnavailable, NotReady
+from ratchet.model_files import find
 from ratchet.readiness import check, open_rows
 from ratchet.readiness.faults import Faults, raise_all
+from ratchet.records import Prompt
 
 POISON = "zyzzyva"
 
@@ -251,6 +259,26 @@ def test_prompts_that_name_none_of_their_tools_are_told(parts, tmp_path, report_
     assert said.startswith("In 2 of 3 training rows the prompt names none of the row's tools, in row 2 first")
     told = config.model_copy(update={"prompt": config.prompt.model_copy(update={"system_prompt": "Call weather()."})})
     assert not [note for note in report_of(told).notes if "tools" in note]
+
+
+def test_a_template_that_tells_of_tools_is_given_each_rows_own(tmp_path, report_of):
+    shipped = Path(ratchet.__file__).parent / "models" / "tiny"
+    model = shutil.copytree(shipped, tmp_path / "model")
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    template = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{{ messages[-1].content }}"
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    rows = tool_rows("Oslo?", "Rome?")
+    rows[1]["tools"] = json.dumps([{"name": "weather"}, {"name": "times"}])  # bare, and as JSON text
+    config = config_of(tmp_path, rows, tool_rows("Paris?"), verifier={"kind": "tool_call"}, model=str(model))
+    config = config.model_copy(update={"prompt": PromptSettings(system_prompt="")})
+    report = report_of(config)
+    assert not [note for note in report.notes if "tools" in note]
+    encoder = open_encoder(find(str(model)), "main", {})
+    told = [encoder.encode([{"role": "user", "content": text}]) for text in ("weather Oslo?", "weather times Rome?")]
+    assert report.longest_prompt == max(map(len, told))
+    tools = offered_tools(Prompt(1, ({"role": "user", "content": "Rome?"},), "", {"tools": rows[1]["tools"]}))
+    assert encoder.encode([{"role": "user", "content": "Rome?"}], tools) == told[1]
 
 
 def safetensors_header(path, shape):

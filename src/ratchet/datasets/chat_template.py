@@ -6,6 +6,7 @@ marks what an assistant wrote and changes no text. A template is a program that 
 Jinja's sandbox and is given plain data alone.
 """
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -31,12 +32,13 @@ class ChatTemplate:
     def _template(self) -> Template:
         return _environment().from_string(self._text)
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> str:
         """Return the text of a conversation up to where the answer begins; fails in any way that programs do."""
         # Copies: messages are shared between rows, and a template is not trusted to leave them alone.
         turns = [dict(message) for message in messages]
+        offered = copy.deepcopy(list(tools)) if tools else None
         return self._template.render(
-            messages=turns, tools=None, documents=None, add_generation_prompt=True, **self._variables
+            messages=turns, tools=offered, documents=None, add_generation_prompt=True, **self._variables
         )
 
 

@@ -5,6 +5,7 @@ The engine renders and tokenizes with transformers, the checks before a run with
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ratchet.errors import InvalidSetting
 from ratchet.records import Message
@@ -21,6 +22,10 @@ PLAIN_TEMPLATE = (
 
 # No template writes this itself, so that one which drops the system message is found out.
 _PROBE = "ratchet-7f3a"
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 class PromptEncoder:
@@ -31,12 +36,13 @@ class PromptEncoder:
         prefilled_think: The template already opens ``<think>`` for the answer.
         reasons: The template knows of ``<think>``, and has not already closed it for the answer.
         window: How many tokens the tokenizer's own settings allow, None where they set no limit.
+        takes_tools: The template tells the model of the tools that it is given.
         unread_options: The names of template options that the template does not read.
     """
 
     def __init__(
         self,
-        render: Callable[[list[Message]], str],
+        render: Callable[[list[Message], Sequence[Any] | None], str],
         tokenize: Callable[[str], Sequence[int]],
         *,
         template: str | None,
@@ -47,7 +53,7 @@ class PromptEncoder:
         """Try the template on conversations of ours.
 
         Args:
-            render: Applies the chat template, up to where the answer begins; may fail in any way.
+            render: Applies the chat template to messages and tools, up to where the answer begins; may fail in any way.
             tokenize: Turns text into ids, adding no special tokens.
             template: The model's own template; None if it brings none, and ``render`` applies ``PLAIN_TEMPLATE``.
             option_names: The names of the template options that ``render`` passes on.
@@ -66,16 +72,21 @@ class PromptEncoder:
         self._takes_system = self._accepts([{"role": "system", "content": _PROBE}, {"role": "user", "content": "u"}])
         opening = self._render([{"role": "user", "content": "u"}])
         self.prefilled_think = opening.rstrip().endswith("<think>")
+        self.takes_tools = self._shows_tools()
         self.reasons = "<think>" in (template or "") and not opening.rstrip().endswith("</think>")
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> tuple[int, ...]:
         """Return the token ids of a conversation up to where the answer begins.
+
+        ``tools`` are the row's own, as the OpenAI API takes them; a template that knows no tools is given none.
 
         Raises:
             InvalidSetting: the template fails on it, or makes nothing of it.
         """
         # The template of a model writes the special tokens itself.
-        ids = self._beginning + tuple(self._tokenize(self._render(self._turns(messages))))
+        ids = self._beginning + tuple(
+            self._tokenize(self._render(self._turns(messages), tools if self.takes_tools else None))
+        )
         if not ids:
             raise InvalidSetting(
                 f"The model's chat template makes no token at all of a conversation of {len(messages)} turns. "
@@ -91,9 +102,9 @@ class PromptEncoder:
         system, first, *rest = messages
         return [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
 
-    def _render(self, messages: list[Message]) -> str:
+    def _render(self, messages: list[Message], tools: Sequence[Any] | None = None) -> str:
         try:
-            return self._apply(messages)
+            return self._apply(messages, tools)
         except Exception as error:  # a template is a program, and fails in any way that programs do
             raise InvalidSetting(
                 f"The model's chat template failed on a conversation of {len(messages)} turns "
@@ -106,3 +117,9 @@ class PromptEncoder:
             return messages[0]["content"] in self._render(messages)
         except InvalidSetting:
             return False  # it refuses the message
+
+    def _shows_tools(self) -> bool:
+        try:
+            return _PROBE in self._render([{"role": "user", "content": "u"}], [_PROBE_TOOL])
+        except InvalidSetting:
+            return False  # it refuses tools

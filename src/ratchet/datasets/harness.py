@@ -1,9 +1,11 @@
-"""What surrounds a prompt on its way to the model: the system prompt and the worked examples.
+"""What surrounds a prompt on its way to the model: the system prompt, the worked examples, and the tools it offers.
 
 Training, validation and held-out scoring all go through ``conversation``, so that they ask in the same way.
 """
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from ratchet.config import PromptSettings, WorkedExample
 from ratchet.datasets.dataset import Dataset
@@ -26,6 +28,23 @@ def conversation(prompt: Prompt, *, system_prompt: str, examples: Sequence[Worke
         messages.append({"role": "user", "content": example.user})
         messages.append({"role": "assistant", "content": example.assistant})
     return (*messages, *rest)
+
+
+def offered_tools(prompt: Prompt) -> list[Any] | None:
+    """Return a row's tools as chat templates are written for them, ``{"type": "function", "function": {...}}``.
+
+    None where the row has no list of them; whether a verifier can use them is checked by the verifier.
+    """
+    tools = prompt.extras.get("tools")
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(tools, list) or not tools:
+        return None
+    is_bare = [isinstance(tool, dict) and "function" not in tool and "name" in tool for tool in tools]
+    return [{"type": "function", "function": tool} if bare else tool for tool, bare in zip(tools, is_bare, strict=True)]
 
 
 def worked_examples(settings: PromptSettings, dataset: Dataset) -> tuple[WorkedExample, ...]:

@@ -23,6 +23,7 @@ from ratchet.model_files import Place, small_files
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _NO_LIMIT = 1 << 30
+_DEFAULT_TEMPLATE, _TOOL_TEMPLATE = "default", "tool_use"
 # Stands for a model's templates where none is the default one: it fails as choosing among them would.
 _NO_DEFAULT = "{{ raise_exception('no default template') }}"
 
@@ -82,12 +83,16 @@ def _encoder(folder: Path, options: Mapping[str, Any]) -> PromptEncoder:
     tokenizer = _tokenizer(folder, settings, special)
     template = _template(folder, settings)
     # As a keyword of transformers' own would be: an option of the user's wins over a special token of that name.
-    rendered = ChatTemplate(PLAIN_TEMPLATE if template is None else template, {**special, **options})
+    variables = {**special, **options}
+    rendered = ChatTemplate(PLAIN_TEMPLATE if template is None else template, variables)
+    with_tools = _template(folder, settings, _TOOL_TEMPLATE)
+    # Models that bring several templates have one for conversations with tools, as transformers chooses.
+    rendered_with_tools = rendered if with_tools is None else ChatTemplate(with_tools, variables)
     beginning = tuple(tokenizer.encode("a").ids[:1])
     bos = special.get("bos_token")
     limit = settings.get("model_max_length")
     return PromptEncoder(
-        rendered.render,
+        lambda messages, tools: (rendered_with_tools if tools else rendered).render(messages, tools),
         lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
         template=template,
         option_names=tuple(options),
@@ -155,8 +160,8 @@ def _extra_tokens(settings: Mapping[str, Any]) -> list[str]:
     return [token["content"] if isinstance(token, dict) else token for token in listed]
 
 
-def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the model's chat template, None if it brings none; of several the one named default."""
+def _template(folder: Path, settings: Mapping[str, Any], name: str = _DEFAULT_TEMPLATE) -> str | None:
+    """Return the model's chat template, None if it brings none; of several the one of that name."""
     given = settings.get("chat_template")
     templates = {one["name"]: one["template"] for one in given} if isinstance(given, list) else given
     files = {file.stem: file for file in (folder / "additional_chat_templates").glob("*.jinja")}
@@ -165,5 +170,6 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     if files:
         templates = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
     if isinstance(templates, dict):
-        return str(templates.get("default", _NO_DEFAULT))
-    return None if templates is None else str(templates)
+        found = templates.get(name, _NO_DEFAULT if name == _DEFAULT_TEMPLATE else None)
+        return None if found is None else str(found)
+    return None if templates is None or name != _DEFAULT_TEMPLATE else str(templates)

@@ -29,9 +29,9 @@ class Chat:
         own_beginning = tuple(tokenizer("a")["input_ids"][:1])
         limit = tokenizer.model_max_length
 
-        def render(messages: list[Message]) -> str:
+        def render(messages: list[Message], tools: Sequence[Any] | None) -> str:
             text = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **template_options
+                messages, tools=tools, tokenize=False, add_generation_prompt=True, **template_options
             )
             return str(text)
 
@@ -54,9 +54,9 @@ class Chat:
         padding = {tokenizer.pad_token_id, tokenizer.bos_token_id}
         self._silent_ids = (end_ids | padding) - {None}
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Return the token ids of a conversation up to where the answer begins."""
-        return self.prompts.encode(messages)
+    def encode(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> tuple[int, ...]:
+        """Return the token ids of a conversation, with the tools it offers, up to where the answer begins."""
+        return self.prompts.encode(messages, tools)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of an answer's tokens, end and padding tokens left out."""

@@ -1,16 +1,18 @@
 """What the model asks of settings and rows: a loss that goes with it, and prompts that fit its window."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ratchet.config import Loss, RunConfig
+from ratchet.config import CompositeVerifier, Loss, RunConfig, ToolCallVerifier
 from ratchet.datasets import Dataset, conversation
 from ratchet.datasets.encoder import PromptEncoder
+from ratchet.datasets.harness import offered_tools
 from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.model_files import text_settings
 from ratchet.readiness.faults import Faults
-from ratchet.records import EncodedPrompt, Prompt
+from ratchet.records import EncodedPrompt, Message, Prompt
 
 
 class Window(NamedTuple):
@@ -92,7 +94,7 @@ def fit(config: RunConfig, dataset: Dataset, encoder: PromptEncoder, window: Win
         faults: Where a split's fault goes: the template fails on a row, or rows do not fit and are not left out.
     """
     splits: dict[str, tuple[EncodedPrompt, ...]] = {}
-    notes: list[str] = []
+    notes = [] if encoder.takes_tools else _on_tools(config, dataset.train)
     for split, prompts in (
         ("training", dataset.train),
         ("validation", dataset.validation),
@@ -106,14 +108,40 @@ def fit(config: RunConfig, dataset: Dataset, encoder: PromptEncoder, window: Win
 
 
 def _encoded(config: RunConfig, prompt: Prompt, encoder: PromptEncoder, split: str) -> tuple[int, ...]:
+    try:
+        return encoder.encode(_turns(config, prompt), offered_tools(prompt))
+    except InvalidSetting as error:
+        raise InvalidSetting(f"Row {prompt.id} of the {split} rows: {error}", error.field) from error
+
+
+def _turns(config: RunConfig, prompt: Prompt) -> tuple[Message, ...]:
     examples = config.prompt.worked_examples
     if isinstance(examples, int):
         raise ValueError("the worked examples are not resolved")
-    turns = conversation(prompt, system_prompt=config.prompt.system_prompt or "", examples=examples)
-    try:
-        return encoder.encode(turns)
-    except InvalidSetting as error:
-        raise InvalidSetting(f"Row {prompt.id} of the {split} rows: {error}", error.field) from error
+    return conversation(prompt, system_prompt=config.prompt.system_prompt or "", examples=examples)
+
+
+def _on_tools(config: RunConfig, prompts: Sequence[Prompt]) -> list[str]:
+    """Say which prompts name none of the tools that answers to them are to call, for a template that tells of none."""
+    verifier = config.verifier
+    parts = [part.verifier for part in verifier.parts] if isinstance(verifier, CompositeVerifier) else [verifier]
+    if not any(isinstance(part, ToolCallVerifier) for part in parts):
+        return []
+    from ratchet.verifiers.tool_calls import BadTools, read_tools  # here: jsonschema takes a while to load
+
+    untold = []
+    for prompt in prompts:
+        with suppress(BadTools, KeyError):  # which is a fault of its own
+            names = read_tools(prompt.extras["tools"])
+            if not any(name in message["content"] for name in names for message in _turns(config, prompt)):
+                untold.append(prompt.id)
+    if not untold:
+        return []
+    return [
+        f"In {len(untold)} of {len(prompts)} training rows the prompt names none of the row's tools, in row "
+        f"{untold[0]} first, and the model's chat template tells of none. Put the tools into the prompts or the "
+        "System prompt."
+    ]
 
 
 def _fitting(

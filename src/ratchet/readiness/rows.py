@@ -1,12 +1,11 @@
 """The rows of a run and what checks them: loaded, and every ground truth gradable."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ratchet.config import CompositeVerifier, RunConfig, ToolCallVerifier
-from ratchet.datasets import Dataset, conversation, load, worked_examples
+from ratchet.config import RunConfig
+from ratchet.datasets import Dataset, load, worked_examples
 from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import Conflict, IncompatibleData
 from ratchet.readiness.faults import Faults
@@ -67,7 +66,7 @@ def open_rows(config: RunConfig, function: Callable[..., Any] | None, faults: Fa
         if verifier:
             verifier.close()
         raise
-    return Rows(config, dataset, verifier, (*dataset.notes, *filter(None, [tried]), *_on_tools(config, dataset.train)))
+    return Rows(config, dataset, verifier, (*dataset.notes, *filter(None, [tried])))
 
 
 def refuse_ungradable(verifier: Verifier, prompts: Sequence[Prompt], what: str) -> None:
@@ -85,34 +84,6 @@ def refuse_ungradable(verifier: Verifier, prompts: Sequence[Prompt], what: str) 
             f"{len(reasons)} of {len(prompts)} {what} have a reference that the verifier cannot check: "
             f"{named}. Correct the rows or choose another verifier."
         )
-
-
-def _on_tools(config: RunConfig, prompts: Sequence[Prompt]) -> list[str]:
-    """Say which prompts name none of the tools that answers to them are to call: nothing else tells the model of them.
-
-    The chat template is not given a row's tools.
-    """
-    verifier = config.verifier
-    parts = [part.verifier for part in verifier.parts] if isinstance(verifier, CompositeVerifier) else [verifier]
-    if not any(isinstance(part, ToolCallVerifier) for part in parts):
-        return []
-    from ratchet.verifiers.tool_calls import BadTools, read_tools  # here: jsonschema takes a while to load
-
-    given, untold = config.prompt.worked_examples, []
-    examples = () if isinstance(given, int) else given
-    for prompt in prompts:
-        messages = conversation(prompt, system_prompt=config.prompt.system_prompt or "", examples=examples)
-        with suppress(BadTools, KeyError):  # which is a fault of its own
-            names = read_tools(prompt.extras["tools"])
-            if not any(name in message["content"] for name in names for message in messages):
-                untold.append(prompt.id)
-    if not untold:
-        return []
-    return [
-        f"In {len(untold)} of {len(prompts)} training rows the prompt names none of the row's tools, in row "
-        f"{untold[0]} first, and nothing else tells the model of them. Put the tools into the prompts or the System "
-        "prompt."
-    ]
 
 
 def _with_prompt_setup(config: RunConfig, dataset: Dataset) -> RunConfig:
