@@ -32,7 +32,8 @@ _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json", ".model", ".txt", ".jinja",
 # What says how the model is built and how it reads text: all that is wanted of a hub id before its weights are.
 _SMALL_FILES = ["*.json", "*.jinja"]
 _LARGE = ["*.index.json", "onnx/*"]
-_VISION_MODEL = "{} is a vision model. Ratchet trains text models: choose a text model."
+# Parts of a config.json that stand for what a text model does without.
+_TOWERS = ("vision_config", "audio_config")
 
 
 class Place(NamedTuple):
@@ -155,14 +156,19 @@ def _checked_config(name: str, path: Path) -> dict[str, Any]:
     return config
 
 
-def refuse_vision(name: str, settings: Mapping[str, Any]) -> None:
-    """Refuse a model whose configuration has a part for images.
+def towers_in(name: str, settings: Mapping[str, Any]) -> str:
+    """Return what a model has beside its text part, such as "vision", from its config.json; empty for text models.
 
     Raises:
-        ModelUnavailable: it has.
+        ModelUnavailable: it has such a part, and no text part that could be trained without it.
     """
-    if settings.get("vision_config") is not None:
-        raise ModelUnavailable(_VISION_MODEL.format(name))
+    found = " and ".join(part.removesuffix("_config") for part in _TOWERS if settings.get(part) is not None)
+    if found and settings.get("text_config") is None:
+        raise ModelUnavailable(
+            f"{name} is a model for {found} without a text part of its own. Ratchet trains text models: choose a text "
+            "model."
+        )
+    return found
 
 
 def text_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:

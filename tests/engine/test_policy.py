@@ -288,13 +288,6 @@ def test_renaming_a_file_changes_the_identity_and_notes_beside_it_do_not(folder)
     assert locate(str(folder)).identity != before
 
 
-def test_a_vision_model_is_refused(folder):
-    settings = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**settings, "vision_config": {}}))
-    with pytest.raises(ModelUnavailable, match=r"vision model. Ratchet trains text models"):
-        load_chat(config_of(folder))
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [

@@ -188,7 +188,11 @@ def test_a_mixture_of_experts_and_a_vision_model_are_known_before_they_load(tmp_
     assert "a mixture of 8 experts" in str(report_of(experts).faults[0])
     assert report_of(experts.model_copy(update={"rl": experts.rl.model_copy(update={"loss": "gspo"})})).faults == ()
     vision = config_of(tmp_path, model=str(model_folder(tmp_path, "eyes", vision_config={"layers": 2})))
-    assert "is a vision model" in str(report_of(vision).faults[0])
+    assert "is a model for vision without a text part" in str(report_of(vision).faults[0])
+    eyes = model_folder(tmp_path, "both", vision_config={"layers": 2}, text_config={"max_position_embeddings": 128})
+    assert "is a model for vision too: its text part is trained" in " ".join(
+        report_of(config_of(tmp_path, model=str(eyes))).notes
+    )
 
 
 def test_a_template_that_fails_on_a_row_names_the_row(tmp_path, report_of):

@@ -35,6 +35,7 @@ from ratchet.engine.quantization import (
     make_trainable,
     refuse_other_quantization,
 )
+from ratchet.engine.text_part import text_keywords
 from ratchet.errors import ModelUnavailable, RatchetError
 from ratchet.model_files import (
     EXPERT_COUNTS,
@@ -44,7 +45,7 @@ from ratchet.model_files import (
     in_folder,
     locate,
     model_config,
-    refuse_vision,
+    towers_in,
 )
 from ratchet.readiness.machine import choose_device
 from ratchet.readiness.model import refuse_experts
@@ -233,13 +234,13 @@ def load_chat(config: RunConfig) -> tuple[Chat, ModelFiles]:
     """Find the model and load its tokenizer, which takes a second, not its weights, which may take minutes.
 
     Raises:
-        ModelUnavailable: nothing usable is there, or it is a vision model.
+        ModelUnavailable: nothing usable is there, or it has no text part.
     """
     files = locate(config.model)
     # Reading GGUF takes most of a minute each time, and cannot be followed by quantizing at once.
     if files.gguf_file and (files.name == SMOLLM2 or config.quantization != "none"):
         files = _converted(files)
-    refuse_vision(files.name, model_config(files, config.revision))
+    towers_in(files.name, model_config(files, config.revision))
     keywords = _load_keywords(files, config)
     with _unavailable(files):
         tokenizer = AutoTokenizer.from_pretrained(files.source, **keywords)
@@ -266,13 +267,15 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
     keywords |= load_keywords(config.quantization, device, model_config(files, config.revision))
     if files.gguf_file:
         keywords["quantization_config"] = GgufConfig(dequantize=True)
+    if towers_in(files.name, model_config(files, config.revision)):
+        with _unavailable(files):
+            keywords |= text_keywords(files.name, files.source, _load_keywords(files, config))
     with out_of_memory_as("loading"), _unavailable(files):
         model, report = AutoModelForCausalLM.from_pretrained(
             files.source, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **keywords
         )
     _refuse_incomplete(files, report)
     refuse_other_quantization(model, files.name, config.quantization)
-    refuse_vision(files.name, {"vision_config": getattr(model.config, "vision_config", None)})
     with _unavailable(files):
         refuse_mixture_of_experts(model.config, config.rl.loss)
         layers = DynamicCache(config=model.config).layers

@@ -12,8 +12,8 @@ from typing import Any
 from ratchet.config import RunConfig
 from ratchet.engine.chat import Chat
 from ratchet.engine.policy import chosen_device, load_chat
-from ratchet.model_files import ModelFiles, experts_in, model_config
-from ratchet.readiness import Faults, Rows, advice, fit, open_rows, refuse_experts, window_of
+from ratchet.model_files import ModelFiles, experts_in, model_config, towers_in
+from ratchet.readiness import Faults, Rows, advice, fit, left_out, open_rows, refuse_experts, window_of
 from ratchet.readiness.machine import refuse_absent_sampler, refuse_impossible_quantization
 from ratchet.records import EncodedPrompt
 from ratchet.verifiers.base import Verifier
@@ -71,7 +71,8 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None, rows:
         if rows:
             rows.verifier.close()
         raise
-    notes = (*rows.notes, *fitted.notes, *advice(rows.config, chat.prompts, len(fitted.train), device))
+    absent = left_out(files.name, towers_in(files.name, settings))
+    notes = (*rows.notes, *absent, *fitted.notes, *advice(rows.config, chat.prompts, len(fitted.train), device))
     return Prepared(rows.config, rows.verifier, chat, files, fitted.train, fitted.validation, fitted.heldout, notes)
 
 

@@ -9,12 +9,12 @@ from ratchet.datasets.benchmarks import Benchmark
 from ratchet.datasets.encoder import PromptEncoder
 from ratchet.datasets.tokens import NotCountable, open_encoder
 from ratchet.errors import RatchetError
-from ratchet.model_files import Place, experts_in, find, model_config, parameter_count, refuse_vision
+from ratchet.model_files import Place, experts_in, find, model_config, parameter_count, towers_in
 from ratchet.readiness.advice import advice, advice_on_rate
 from ratchet.readiness.faults import Faults, raise_all
 from ratchet.readiness.leaks import DISJOINT_BY_THEMSELVES, leak_notes, leaks_of, refuse_leaks
 from ratchet.readiness.machine import device_here, refuse_absent_sampler, refuse_impossible_quantization
-from ratchet.readiness.model import Fitted, Window, fit, refuse_experts, window_of
+from ratchet.readiness.model import Fitted, Window, fit, left_out, refuse_experts, window_of
 from ratchet.readiness.rows import Rows, open_rows
 
 
@@ -103,10 +103,11 @@ class _Model:
         with faults.gathered():
             place = find(config.model)
             settings = model_config(place, config.revision)
-            refuse_vision(place.name, settings)
+            towers = towers_in(place.name, settings)
             with faults.gathered():
                 refuse_experts(experts_in(settings), config.rl.loss)
             encoder, notes = _encoder(config, place, faults)
+            notes += left_out(place.name, towers)
             window = None
             with faults.gathered():
                 window = window_of(config, settings, encoder.window if encoder else None)

@@ -54,6 +54,13 @@ def refuse_experts(experts: int, loss: Loss) -> None:
         )
 
 
+def left_out(name: str, towers: str) -> tuple[str, ...]:
+    """Say which part of a model is not loaded; nothing for text models, whose ``towers`` is empty."""
+    return (
+        (f"{name} is a model for {towers} too: its text part is trained, and the rest is left out.",) if towers else ()
+    )
+
+
 def window_of(config: RunConfig, settings: Mapping[str, Any], tokenizer_limit: int | None) -> Window:
     """Return the window of a run.
 

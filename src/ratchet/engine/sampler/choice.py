@@ -15,7 +15,7 @@ from ratchet.engine.sampler import Sampler
 from ratchet.engine.sampler.decoder_batch import BatchKind, batches_of
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.errors import InvalidSetting
-from ratchet.model_files import ModelFiles
+from ratchet.model_files import ModelFiles, model_config, towers_in
 from ratchet.readiness.machine import absent_sampler
 
 Backend = Literal["in_process", "vllm"]
@@ -68,6 +68,12 @@ def what_stops_vllm(
         return InvalidSetting(
             f"Base model is the GGUF file {files.gguf_file}, which vLLM is not given. Choose a folder with "
             "safetensors, or Generation backend in_process.",
+            "sampler.backend",
+        )
+    if towers_in(files.name, model_config(files)):
+        return InvalidSetting(
+            f"{files.name} is trained without its vision or audio part, but vLLM would load the whole of it. Choose "
+            "Generation backend in_process.",
             "sampler.backend",
         )
     if quantization != "none":
