@@ -502,3 +502,17 @@ def test_merging_needs_a_copy_of_every_adapted_weight():
     policy = tiny_policy("llama")
     inner = policy.model.config.intermediate_size
     assert policy.merged_bytes == 2 * 4 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * inner)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_knows_is_refused(folder):
+    settings = json.loads((folder / "config.json").read_text())
+    weights = load_file(folder / "model.safetensors")
+    tokens = 50
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        if name in weights:
+            weights[name] = weights[name][:tokens].clone()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps({**settings, "vocab_size": tokens}))
+    config = config_of(folder)
+    with pytest.raises(ModelUnavailable, match=r"has \d+ tokens, but the model knows 50: they do not belong together"):
+        load_policy(config, *load_chat(config))

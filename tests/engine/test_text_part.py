@@ -13,7 +13,7 @@ from ratchet.engine.policy import load_chat, load_policy
 from ratchet.errors import ModelUnavailable
 from ratchet.model_files import find, towers_in
 
-VOCABULARY = 256
+VOCABULARY = 704
 TEXT = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -52,9 +52,11 @@ def loaded(path):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_text_part_writes_what_the_whole_model_writes_and_has_the_adapter_to_itself(name, tmp_path):
+def test_the_text_part_writes_what_the_whole_model_writes_and_has_the_adapter_to_itself(name, tmp_path, capfd):
     whole = saved(tmp_path, MODELS[name]())
+    capfd.readouterr()
     policy = loaded(tmp_path)
+    assert "UNEXPECTED" not in "".join(capfd.readouterr())
     ids = torch.randint(0, VOCABULARY, (1, 9), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         torch.testing.assert_close(policy.model(input_ids=ids).logits, whole(input_ids=ids).logits, atol=1e-5, rtol=0)

@@ -36,6 +36,7 @@ from ratchet.engine.quantization import (
     refuse_other_quantization,
 )
 from ratchet.engine.text_part import text_keywords
+from ratchet.engine.third_party import without_load_report
 from ratchet.errors import ModelUnavailable, RatchetError
 from ratchet.model_files import (
     EXPERT_COUNTS,
@@ -270,11 +271,12 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
     if towers_in(files.name, model_config(files, config.revision)):
         with _unavailable(files):
             keywords |= text_keywords(files.name, files.source, _load_keywords(files, config))
-    with out_of_memory_as("loading"), _unavailable(files):
+    with out_of_memory_as("loading"), _unavailable(files), without_load_report():
         model, report = AutoModelForCausalLM.from_pretrained(
             files.source, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **keywords
         )
     _refuse_incomplete(files, report)
+    _refuse_other_tokenizer(files, model.get_input_embeddings().num_embeddings, chat)
     refuse_other_quantization(model, files.name, config.quantization)
     with _unavailable(files):
         refuse_mixture_of_experts(model.config, config.rl.loss)
@@ -303,6 +305,15 @@ def _refuse_incomplete(files: ModelFiles, report: dict[str, Any]) -> None:
         raise ModelUnavailable(
             f"The base model {files.name} cannot be loaded: {len(absent)} of its weights are not in its files, or are "
             f"of another shape there: {named}. Check that the files are whole and that config.json belongs to them."
+        )
+
+
+def _refuse_other_tokenizer(files: ModelFiles, embeddings: int, chat: Chat) -> None:
+    """Refuse a tokenizer that is of another model: its own tokens, without added ones, must all have an embedding."""
+    if chat.tokenizer.vocab_size > embeddings:
+        raise ModelUnavailable(
+            f"The tokenizer of {files.name} has {chat.tokenizer.vocab_size} tokens, but the model knows {embeddings}: "
+            "they do not belong together. Take tokenizer and weights from the same place."
         )
 
 

@@ -1,6 +1,9 @@
-"""Imports bitsandbytes, where it is installed, before PEFT does: quietly, and without a look outside this machine.
+"""What libraries do or say unasked, and how it is kept from happening.
 
-Loads neither it nor torch by itself: ``load_bitsandbytes`` does.
+bitsandbytes is imported, where it is installed, before PEFT does: quietly, and without a look outside this machine.
+transformers' table of weights is left out: what is missing is refused in a sentence.
+
+Loads neither of them, nor torch, by itself: ``load_bitsandbytes`` does.
 """
 
 import importlib
@@ -29,6 +32,21 @@ def load_bitsandbytes() -> None:
     logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_is_needed)
     with _absent("kernels"):
         importlib.import_module("bitsandbytes")
+
+
+@contextmanager
+def without_load_report() -> Iterator[None]:
+    """Keep transformers from printing a table of every weight that a checkpoint has beyond the model, or lacks."""
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(_is_no_load_report)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_load_report)
+
+
+def _is_no_load_report(record: logging.LogRecord) -> bool:
+    return "LOAD REPORT" not in str(record.msg)
 
 
 @contextmanager
