@@ -111,7 +111,7 @@ SENTENCES = [
     ({"rl": 5}, "rl is 5; it must be a section with settings in it."),
     ({"data": {"source": "boxed"}}, "Dataset (data.path) is missing. Give it a value."),
     (
-        {"data": {"prompts": 8}},
+        {"data": {"path": "a"}},
         "data.source is missing; it must be one of math_pairs, gsm8k, boxed, deepmath, dataset, reasoning_gym.",
     ),
     (
@@ -384,3 +384,9 @@ def test_half_a_unicode_character_is_refused_by_key_and_never_quoted(tmp_path):
         build({}, {"system_prompt": "secret \udcff"})
     path.write_text('prompt: {system_prompt: "\\ud83d\\ude00"}\n')  # both halves, escaped each for itself
     assert build(read_file(path)).prompt.system_prompt == "\N{GRINNING FACE}"
+
+
+def test_settings_of_the_usual_source_need_not_name_it():
+    assert build({"data": {"heldout": 0}}).data.heldout == 0
+    assert build({}, {"data.largest": "5"}).data.source == "math_pairs"
+    assert "data.source is missing" in refusal({"data": {"path": "rows.jsonl"}})

@@ -105,7 +105,16 @@ def _merged(settings: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, 
     for key, text in flags.items():
         _set(merged, full_key(key), _plain(_typed(full_key(key), text), full_key(key)))
     _read_none(merged)
+    _name_usual_source(merged)
     return merged
+
+
+def _name_usual_source(settings: dict[str, Any]) -> None:
+    """Take the usual source for settings of data that are all its own, such as data.heldout alone."""
+    usual = RunConfig.model_fields["data"].default
+    data = settings.get("data")
+    if isinstance(data, dict) and "source" not in data and data.keys() <= type(usual).model_fields.keys():
+        data["source"] = usual.source
 
 
 def _plain(value: Any, key: str) -> Any:
