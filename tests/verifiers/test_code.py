@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from ratchet.config import CodeVerifier, RunConfig
 from ratchet.errors import SandboxUnavailable
+from ratchet.files import ratchet_home
 from ratchet.records import Grade, Prompt
 from ratchet.sandbox import code_run, probe
 from ratchet.verifiers import make_verifier
@@ -168,6 +169,34 @@ def test_a_row_with_tests_that_can_be_passed_is_accepted(verifier, tests, ground
 )
 def test_a_row_that_could_not_teach_is_refused(verifier, tests, ground_truth, said):
     assert said in verifier.check_ground_truth(prompt(tests, ground_truth))
+
+
+def test_a_row_that_passed_is_not_run_again_and_one_that_did_not_is(monkeypatch):
+    good, bad = prompt(ADDS, RIGHT), prompt(ADDS, WRONG)
+    first = make_verifier(CodeVerifier())
+    assert first.check_ground_truth(good) is None
+    assert first.check_ground_truth(bad)
+    ran = []
+    run = code_run.CodeRunner.run
+    monkeypatch.setattr(code_run.CodeRunner, "run", lambda *args: ran.append(1) or run(*args))
+    again = make_verifier(CodeVerifier())
+    assert again.check_ground_truth(good) is None
+    assert not ran
+    assert again.check_ground_truth(bad)
+    assert len(ran) == 1
+    assert again.check_ground_truth(prompt([*ADDS, "assert add(1, 1) == 2"], RIGHT)) is None
+    assert make_verifier(CodeVerifier(seconds_per_test=2.0)).check_ground_truth(good) is None
+    assert len(ran) == 5
+    [file] = (ratchet_home() / "checked").iterdir()
+    assert "add" not in file.read_text()
+    file.write_text(file.read_text()[:-10] + "\nnonsense\n")
+    assert make_verifier(CodeVerifier()).check_ground_truth(good) is None
+
+
+def test_rows_are_checked_also_where_nothing_can_be_remembered():
+    ratchet_home().mkdir(parents=True)
+    (ratchet_home() / "checked").write_text("in the way")
+    assert make_verifier(CodeVerifier()).check_ground_truth(prompt(ADDS, RIGHT)) is None
 
 
 def test_nothing_of_the_tests_or_the_solution_is_repeated(verifier):

@@ -13,12 +13,15 @@ is the machine's fault: ``SandboxUnavailable`` ends the run, and nothing is grad
 """
 
 import re
+from importlib.metadata import version
 from typing import NamedTuple
 
 from ratchet.config import CodeVerifier
 from ratchet.records import Grade, Prompt
 from ratchet.sandbox.code_run import CodeRunner
 from ratchet.sandbox.code_tests import AssertTests, BadTests, CodeTests, read_tests, same_output
+from ratchet.sandbox.tools import find_tools
+from ratchet.verifiers.checked_rows import CheckedRows
 from ratchet.verifiers.reading import part_to_read
 
 _UNPARSEABLE = Grade(correctness=0.0, outcome="unparseable")
@@ -40,9 +43,23 @@ class Code:
         self._settings = settings
         self._prefer_answer_tag = prefer_answer_tag
         self._runner = CodeRunner(limit_seconds=settings.seconds_per_test, memory_bytes=settings.memory_mb << 20)
+        conditions = [settings.seconds_per_test, settings.memory_mb, find_tools().python, version("ratchet-rl")]
+        self._checked = CheckedRows("code", conditions)
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
-        """Refuse tests that cannot be read, that a reference solution does not pass, or that an empty program does."""
+        """Refuse tests that cannot be read, that a reference solution does not pass, or that an empty program does.
+
+        A row that passed on this machine before is not run again.
+        """
+        key = self._checked.key([prompt.extras.get("tests"), prompt.ground_truth])
+        if self._checked.holds(key):
+            return None
+        reason = self._fault_of(prompt)
+        if reason is None:
+            self._checked.add(key)
+        return reason
+
+    def _fault_of(self, prompt: Prompt) -> str | None:
         try:
             tests = _tests_of(prompt)
         except BadTests as bad:

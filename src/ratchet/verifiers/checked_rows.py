@@ -1,0 +1,63 @@
+"""Rows that were checked before, so that what takes a tenth of a second a row is done once and not before every start.
+
+Holds hashes of rows that passed, one a line, in ``RATCHET_HOME/checked``; a row that did not is checked again, since
+whoever corrects it wants to see that. No text of a row is kept. A file that cannot be read or written costs the time
+alone.
+"""
+
+import hashlib
+import json
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ratchet.files import ratchet_home
+
+_HEX_DIGITS = 64
+
+
+class CheckedRows:
+    """What passed one kind of check under one set of conditions.
+
+    Args:
+        kind: Of check; names the file.
+        conditions: All that a result depends on beside the row, as JSON has it: limits, versions.
+    """
+
+    def __init__(self, kind: str, conditions: Any) -> None:
+        self._conditions = json.dumps(conditions, sort_keys=True)
+        self._kind = kind
+
+    def key(self, row: Any) -> str:
+        """Return the hash of a row, as JSON has it, under these conditions."""
+        return hashlib.sha256(f"{self._conditions}\n{json.dumps(row, sort_keys=True)}".encode()).hexdigest()
+
+    def holds(self, key: str) -> bool:
+        """Tell whether that row passed before."""
+        return key in self._known
+
+    def add(self, key: str) -> None:
+        """Remember that it passed."""
+        self._known.add(key)
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # One write of one short line: processes that append at once do not tear each other's.
+            with self._path.open("a", encoding="ascii") as file:
+                file.write(f"{key}\n")
+
+    @property
+    def _path(self) -> Path:
+        return ratchet_home() / "checked" / f"{self._kind}.txt"
+
+    @cached_property
+    def _known(self) -> set[str]:
+        return _lines(self._path)
+
+
+def _lines(path: Path) -> set[str]:
+    try:
+        # A torn or damaged line is no hash of any row.
+        return {line for line in path.read_text(encoding="ascii").splitlines() if len(line) == _HEX_DIGITS}
+    except (OSError, ValueError):
+        return set()
