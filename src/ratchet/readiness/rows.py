@@ -79,11 +79,20 @@ def refuse_ungradable(verifier: Verifier, prompts: Sequence[Prompt], what: str) 
         raise IncompatibleData(f"There are no {what}. Give a dataset with rows for training and validation.")
     reasons = [(prompt.id, reason) for prompt in prompts if (reason := verifier.check_ground_truth(prompt))]
     if reasons:
-        named = "; ".join(f"row {row}: {reason}" for row, reason in reasons[:MOST_NAMED_ROWS])
+        rows_by_reason: dict[str, list[int]] = {}
+        for row, reason in reasons[:MOST_NAMED_ROWS]:
+            rows_by_reason.setdefault(reason, []).append(row)
+        named = "; ".join(f"{_rows(rows)}: {reason}" for reason, rows in rows_by_reason.items())
         raise IncompatibleData(
             f"{len(reasons)} of {len(prompts)} {what} have a reference that the verifier cannot check: "
             f"{named}. Correct the rows or choose another verifier."
         )
+
+
+def _rows(numbers: Sequence[int]) -> str:
+    """Return such as "row 3" or "rows 3, 4 and 9"."""
+    *others, last = map(str, numbers)
+    return f"rows {', '.join(others)} and {last}" if others else f"row {last}"
 
 
 def _with_prompt_setup(config: RunConfig, dataset: Dataset) -> RunConfig:
