@@ -22,6 +22,8 @@ LAYERS = [
         "files",
         "journal",
         "run_folder",
+        "closing_words",
+        "outside",
         "round_lines",
         "model_files",
         "report_card",

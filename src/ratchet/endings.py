@@ -51,12 +51,26 @@ UNSCORED: frozenset[Ending] = frozenset(
     {"stopped", "stalled", "disk_full", "out_of_memory", "sampler_failed", "sandbox_unavailable"}
 )
 _COMPLETE: frozenset[Ending] = frozenset({"all_rounds", "nothing_left"})
+# Endings that fail a run whatever it has on disk: nobody can say what the adapter is worth.
+_FAILED: frozenset[Ending] = frozenset({"no_learning_signal", "error"})
+# What to do about an ending whose message does not say it, because no fault of ours was raised: a worker that hung or
+# was killed.
+REMEDIES: dict[Ending, str] = {
+    "stalled": "If a step of this model really takes so long, raise Stall limit; the run goes on with ratchet resume.",
+    "out_of_memory": "Choose fewer Answers per prompt, a shorter Longest answer, a smaller Micro batch or Sampling "
+    "budget, or a device with more memory; the run goes on with ratchet resume.",
+    "disk_full": "Free some space; the run goes on with ratchet resume.",
+    "stopped": "It goes on with ratchet resume.",
+    "error": "It goes on with ratchet resume.",
+}
 # Endings that are no fault: a command that followed such a run to a kept adapter succeeds.
 GOOD: frozenset[Ending] = frozenset({"all_rounds", "target", "nothing_left", "time_limit", "cost_limit", "stopped"})
 
 
 def status_of(ending: Ending, *, has_adapter: bool) -> RunStatus:
     """Return the status of a run that ended so; ``has_adapter`` tells whether round 0 was scored."""
+    if ending in _FAILED:
+        return "failed"
     if not has_adapter:
         return "cancelled" if ending == "stopped" else "failed"
     return "completed" if ending in _COMPLETE else "stopped_early"

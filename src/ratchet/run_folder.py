@@ -9,6 +9,7 @@
       rollouts/heldout.jsonl     the kept adapter's answers to the held-out problems; heldout-before.jsonl the start's
       checkpoint.safetensors     all that a resumed run needs, with the round's record
       adapter/               the best adapter so far, in PEFT layout
+      stop.json              somebody asked the run to stop: when and who
 
 Files are written to a temporary name, synced and renamed; the events file is appended to (``journal.py``). Knows
 nothing of tensors: it is handed the bytes of checkpoint and adapter.
@@ -21,7 +22,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,6 +94,8 @@ class RunFolder:
         self.heldout_before_path = self.rollouts_path / "heldout-before.jsonl"
         self.adapter_path = path / "adapter"
         self._staged_adapter_path = path / ".adapter.tmp"
+        self.stop_path = path / "stop.json"
+        self._old_adapter_path = path / ".adapter.old"
         self._lock_path = path / ".lock"
 
     @classmethod
@@ -373,12 +376,27 @@ class RunFolder:
         A kill leaves the old or the new folder, or, for an instant, neither; the checkpoint holds the same weights
         then, and a resume writes the folder again.
         """
-        old = self.path / ".adapter.old"
-        shutil.rmtree(old, ignore_errors=True)
+        self._put(self._staged_adapter_path)
+
+    def recover_adapter(self, is_best: Callable[[Path], bool]) -> None:
+        """After a kill: put the first folder in place that holds the best adapter; leave all as they are if none does.
+
+        A kill between checkpoint and ``put_adapter`` leaves it beside ``adapter/``.
+        """
+        for place in (self.adapter_path, self._staged_adapter_path, self._old_adapter_path):
+            if is_best(place):
+                if place != self.adapter_path:
+                    self._put(place)
+                return
+
+    def _put(self, place: Path) -> None:
+        old = self._old_adapter_path
+        if place != old:
+            shutil.rmtree(old, ignore_errors=True)
         with disk_full_as_error(self.path):
             if self.adapter_path.exists():
                 self.adapter_path.rename(old)
-            self._staged_adapter_path.rename(self.adapter_path)
+            place.rename(self.adapter_path)
             sync_folder(self.path)
         shutil.rmtree(old, ignore_errors=True)
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal
 
+from ratchet.closing_words import has_no_signal, no_signal
 from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
 from ratchet.engine.advantages import REWARD_RESOLUTION
@@ -260,44 +261,11 @@ def _signal_ending(records: Sequence[RoundRecord], limit: int) -> Ending | None:
     rounds = records[1:]
     if len(rounds) < limit:
         return None
-    if not any(record.informative_groups for record in rounds):
-        raise NoLearningSignal(diagnosis(rounds))
+    if has_no_signal(rounds):
+        raise NoLearningSignal(no_signal(rounds))
     recent = rounds[-limit:]
     dried_up = not any(record.informative_groups for record in recent)
     return "nothing_left" if dried_up and all(record.accuracy == 1.0 for record in recent) else None
-
-
-def diagnosis(rounds: Sequence[RoundRecord]) -> str:
-    """Say in words why no group had a signal, and what to do about it."""
-    total = {outcome: sum(record.outcomes[outcome] for record in rounds) for outcome in rounds[0].outcomes}
-    answers = sum(total.values())
-    score_sum = sum((record.reward or 0.0) for record in rounds) / len(rounds)
-    common = max(total, key=lambda outcome: total[outcome])
-    counted = ", ".join(f"{number} {outcome.replace('_', ' ')}" for outcome, number in total.items() if number)
-    if common == "graded":
-        accuracy = sum(record.accuracy or 0.0 for record in rounds) / len(rounds)
-        easier = "Start from a model that sometimes succeeds, show worked examples, give partial credit, or choose "
-        easier += "easier prompts."
-        if accuracy == 1.0:
-            cause, remedy = "every answer was right", "Choose harder prompts: there is nothing to learn on these."
-        elif accuracy == 0.0:
-            cause, remedy = "all answers were wrong", easier
-        else:
-            cause = f"all answers to a prompt scored alike, {accuracy:.0%} of them right"
-            remedy = "Raise Temperature or Answers per prompt, so that answers differ, or choose other prompts."
-    else:
-        cause, remedy = {
-            "cut_off": ("most answers were cut off", "Raise Longest answer."),
-            "unparseable": (
-                "most answers could not be read",
-                "Ask for the answer's place in the System prompt, show worked examples, or check the verifier.",
-            ),
-            "failed": ("the verifier failed on most answers", "Check the verifier."),
-        }[common]
-    return (
-        f"There was no learning signal in rounds {rounds[0].round} to {rounds[-1].round}: {cause} "
-        f"({counted} of {answers} answers; mean score {score_sum:.2f}). {remedy}"
-    )
 
 
 def _checker(why_stop: Callable[[When], StopReason | None]) -> Callable[[], None]:

@@ -1,18 +1,17 @@
 """The end of a run: the event that closes it, and the sentence with its cause and what was kept."""
 
-import hashlib
 import logging
 import traceback
 from pathlib import Path
 
+from ratchet.closing_words import kept
 from ratchet.endings import WHY, ending_of, status_of
-from ratchet.engine.checkpoint import Progress
 from ratchet.engine.prepare import Prepared
-from ratchet.engine.rounds import diagnosis, number_of_rounds
+from ratchet.engine.rounds import number_of_rounds
 from ratchet.errors import DiskFull, RatchetError
+from ratchet.outside import adapter_checksum
 from ratchet.readiness import highest_reward
 from ratchet.records import Ending, RunResult
-from ratchet.run_folder import RunFolder
 from ratchet.worker.session import Session
 
 log = logging.getLogger(__name__)
@@ -25,9 +24,10 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
     if progress is None:
         message = message or _nothing_kept(session, ending)
     else:
-        message = f"{message or WHY[ending]} {_kept(prepared, progress)}"
+        rounds = number_of_rounds(prepared.config, len(prepared.train))
+        message = f"{message or WHY[ending]} {kept(progress.records, rounds)}"
     records = progress.records if progress else []
-    checksum = adapter_file_checksum(folder) if progress else None
+    checksum = adapter_checksum(folder) if progress else None
     result = RunResult(
         run=folder.run_id,
         folder=str(folder.path),
@@ -51,20 +51,6 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
     except DiskFull:
         log.error("the end of the run could not be written down: the disk is full")
     return result
-
-
-def _kept(prepared: Prepared, progress: Progress) -> str:
-    rounds = number_of_rounds(prepared.config, len(prepared.train))
-    if progress.best_round == 0:
-        kept = "No round beat the starting point on validation, so training brought no gain; the starting adapter is "
-        kept += "kept."
-    else:
-        kept = f"The adapter of round {progress.best_round} is kept."
-    learned_from = progress.records[1:]
-    # Fewer rounds than it takes to call the task at fault; said all the same.
-    if learned_from and not any(record.informative_groups for record in learned_from):
-        kept += f" {diagnosis(learned_from)}"
-    return f"{progress.rounds_done} of {rounds} rounds done. {kept}"
 
 
 def _nothing_kept(session: Session, ending: Ending) -> str:
@@ -99,9 +85,3 @@ def record_failure(session: Session, error: Exception) -> None:
         session.event("ended", status="failed", ending=ending, message=message, rounds_done=done, seconds=seconds)
     except DiskFull:
         log.error("the failure could not be written down: the disk is full")
-
-
-def adapter_file_checksum(folder: RunFolder) -> str | None:
-    """Return the SHA-256 of the kept adapter's weights file, None where there is none."""
-    path = folder.adapter_path / "adapter_model.safetensors"
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None

@@ -19,6 +19,10 @@ def reporter(
     """Return what stores a finished round: rollouts, then the checkpoint with the record, then the event."""
 
     def report(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
+        with session.writing:
+            write(record, groups, progress)
+
+    def write(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
         folder = session.folder
         is_best = record.best_round == record.round
         if groups:

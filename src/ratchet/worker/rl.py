@@ -18,7 +18,7 @@ from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import Engine, Task, number_of_rounds, train
 from ratchet.errors import Interrupted, RatchetError
-from ratchet.readiness import advice_on_rate
+from ratchet.readiness import advice_on_rate, highest_reward
 from ratchet.records import Ending
 from ratchet.worker.fixed import fix
 from ratchet.worker.heldout import score_before, score_best
@@ -44,7 +44,12 @@ def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
         if resumed is None:
             with session.phase("scoring the held-out problems"):
                 score_before(session, engine, prepared, grader)
-        session.event("planned", rounds=number_of_rounds(config, len(prepared.train)), prompts=len(prepared.train))
+        session.event(
+            "planned",
+            rounds=number_of_rounds(config, len(prepared.train)),
+            prompts=len(prepared.train),
+            highest_reward=highest_reward(config),
+        )
         ending, message = _trained(session, config, engine, task, resumed)
         if ending not in UNSCORED:
             session.event("saving")

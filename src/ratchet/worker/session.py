@@ -25,9 +25,29 @@ class Watch:
     on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None
 
 
+def _counted(watch: Watch, progressed: Callable[[], None]) -> Watch:
+    """Return a watch that counts what it is told of, before it passes it on."""
+
+    def on_event(event: dict[str, Any]) -> None:
+        progressed()
+        watch.on_event(event)
+
+    def on_progress(phase: str, done: int, total: int) -> None:
+        progressed()
+        watch.on_progress(phase, done, total)
+
+    return Watch(on_event, on_progress)
+
+
 @dataclass
 class Session:
-    """One process's work on a run."""
+    """One process's work on a run.
+
+    Attributes:
+        progress_count: Goes up with every sign of life, see ``progressed``.
+        writing: Held while a round or an event is written, so that whoever ends the run from another thread does not
+            do so in the middle.
+    """
 
     folder: RunFolder
     watch: Watch
@@ -38,6 +58,19 @@ class Session:
     stop_asked: threading.Event = field(default_factory=threading.Event)
     is_started: bool = False
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    progress_count: int = 0
+    writing: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self.watch = _counted(self.watch, self.progressed)
+
+    def progressed(self) -> None:
+        """Count a sign of life: an event, an answer written or graded, a question whether to go on.
+
+        Whoever sees the count stand still for long may take the worker for hung. Two threads that count at once may
+        count as one: what matters is that the number moves.
+        """
+        self.progress_count += 1
 
     def start(self, *, resumed: bool) -> None:
         """Enter the session in the journal: from now on, how it ends is how the run ends."""
@@ -55,10 +88,13 @@ class Session:
 
     def event(self, kind: str, **fields: Any) -> None:
         """Enter an event in the journal and tell whoever watches."""
-        self.watch.on_event(self.folder.append_event(kind, **fields))
+        with self.writing:
+            event = self.folder.append_event(kind, **fields)
+        self.watch.on_event(event)
 
     def why_stop(self, when: When) -> StopReason | None:
         """Say why no other round may start, or why the one under way is given up; None while all is well."""
+        self.progressed()
         if self.stop_asked.is_set():
             return "stopped"
         over = self.budget.is_over if when == "within" else not self.budget.allows_a_round
