@@ -53,14 +53,17 @@ UNSCORED: frozenset[Ending] = frozenset(
 _COMPLETE: frozenset[Ending] = frozenset({"all_rounds", "nothing_left"})
 # Endings that fail a run whatever it has on disk: nobody can say what the adapter is worth.
 _FAILED: frozenset[Ending] = frozenset({"no_learning_signal", "error"})
-# What to do about an ending whose message does not say it, because no fault of ours was raised: a worker that hung or
-# was killed.
+# What to do about an ending, where no fault was raised whose own message says it.
 REMEDIES: dict[Ending, str] = {
     "stalled": "If a step of this model really takes so long, raise Stall limit; the run goes on with ratchet resume.",
     "out_of_memory": "Choose fewer Answers per prompt, a shorter Longest answer, a smaller Micro batch or Sampling "
     "budget, or a device with more memory; the run goes on with ratchet resume.",
     "disk_full": "Free some space; the run goes on with ratchet resume.",
     "stopped": "It goes on with ratchet resume.",
+    "time_limit": "To go on learning, start a run from this adapter, or one with a higher Time limit.",
+    "cost_limit": "To go on learning, start a run from this adapter, or one with a higher Cost cap.",
+    "target": "To go on learning, start a run from this adapter, or one with a higher Target.",
+    "nothing_left": "To go on learning, start a run from this adapter with harder prompts.",
     "error": "It goes on with ratchet resume.",
 }
 # Endings that are no fault: a command that followed such a run to a kept adapter succeeds.
@@ -74,6 +77,12 @@ def status_of(ending: Ending, *, has_adapter: bool) -> RunStatus:
     if not has_adapter:
         return "cancelled" if ending == "stopped" else "failed"
     return "completed" if ending in _COMPLETE else "stopped_early"
+
+
+def target_reached(accuracy: float, target_percent: float | None) -> bool:
+    """Tell whether a validation accuracy (0..1) has come up to the target; never without one."""
+    # A share such as 57 of 100 times 100 is a little less than 57 in floating point.
+    return target_percent is not None and accuracy >= target_percent / 100 - 1e-9
 
 
 def ending_of(error: Exception) -> Ending:

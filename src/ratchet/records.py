@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 # What became of one completion. Only "graded" speaks of the policy alone; the others are counted apart because
 # they point at the prompt, the token limit or the verifier. Verifiers return "graded", "unparseable" or "failed";
@@ -125,6 +125,10 @@ class Group:
     rollouts: tuple[Rollout, ...]
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class Record(BaseModel):
     """Base of what is written to the journal and read back, also by later versions."""
 
@@ -184,6 +188,8 @@ class RoundRecord(Record):
     ``reward``, ``accuracy`` and ``outcomes`` count every sampled answer, those of groups without signal too.
     ``entropy`` is the mean negative log-probability of the sampled tokens, an unbiased estimate in nats; None where
     the sampler cannot tell it. ``watch`` is the mean of the watch metric over the sampled answers, None without one.
+    ``cost`` is what the run had cost when the round ended. ``oldest_rollouts`` is the first round whose samples were
+    kept when this one ended, where older ones were removed.
     """
 
     round: int
@@ -204,6 +210,9 @@ class RoundRecord(Record):
     entropy: float | None = None
     watch: float | None = None
     learned: Learned | None = None
+    # Neither is there where it says nothing: without a price no cost is shown anywhere.
+    cost: float | None = Field(default=None, exclude_if=_is_none)
+    oldest_rollouts: int | None = Field(default=None, exclude_if=_is_none)
 
     @property
     def signal_fraction(self) -> float:
@@ -228,3 +237,5 @@ class RunResult(Record):
     highest_reward: float | None = None
     adapter: str | None = None
     seconds: float = 0.0
+    cost: float | None = Field(default=None, exclude_if=_is_none)
+    currency: str | None = Field(default=None, exclude_if=_is_none)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ratchet.config import LimitSettings
 from ratchet.engine.budget import TimeBudget
 
 
@@ -108,3 +109,31 @@ def test_without_a_limit_nothing_is_ever_over(clock):
     assert budget.allows_a_round
     assert not budget.is_over
     assert budget.elapsed == pytest.approx(1e9)
+
+
+# price  cap   hours: at 2 an hour a cap of 1 buys 1800 s, at 0.5 one of 2 buys 14400 s, more than the two hours' limit.
+@pytest.mark.parametrize(
+    ("price", "cap", "hours", "seconds", "reason"),
+    [
+        (2.0, 1.0, 2.0, 1800.0, "cost_limit"),
+        (0.5, 2.0, 2.0, 7200.0, "time_limit"),
+        (0.5, 2.0, None, 14400.0, "cost_limit"),
+        (1.0, 2.0, 2.0, 7200.0, "time_limit"),
+        (2.0, None, 2.0, 7200.0, "time_limit"),
+        (None, None, None, None, "time_limit"),
+    ],
+)
+def test_the_nearer_of_time_limit_and_cost_cap_counts(clock, price, cap, hours, seconds, reason):
+    limits = LimitSettings(time_hours=hours, price_per_hour=price, cost_cap=cap)
+    budget = TimeBudget.of(limits, clock)
+    assert (budget.limit_seconds, budget.reason) == (seconds, reason)
+    # The margins are those of a time limit of that length.
+    assert budget.stop_at == TimeBudget(seconds, clock).stop_at
+
+
+def test_cost_is_hours_times_price_over_all_sessions_and_unknown_without_a_price(clock):
+    budget = TimeBudget.of(LimitSettings(price_per_hour=2.0), clock)
+    budget.used_before = 1800.0
+    clock.seconds += 900.0
+    assert budget.cost == 1.5  # 2700 s = 0.75 h at 2
+    assert TimeBudget.of(LimitSettings(), clock).cost is None

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from ratchet.config import RewardSettings
+from ratchet.config import LimitSettings, RewardSettings
+from ratchet.endings import target_reached
 from ratchet.engine.rounds import _signal_ending
 from ratchet.errors import DiskFull, Interrupted, NoLearningSignal, NotFinite, OutOfMemory, VerifierFailing
 
@@ -387,3 +388,38 @@ def test_a_record_counts_every_answer_by_outcome():
     assert record.outcomes == {"graded": 2, "unparseable": 1, "cut_off": 1, "failed": 0}
     assert (record.reward, record.accuracy, record.answer_tokens) == (0.25, 0.25, 3.0)
     assert record.entropy == 0.5  # each token of the script has a log-probability of -0.5
+
+
+# Round 0 answers none of four validation prompts right, round 1 two, round 2 three.
+@pytest.mark.parametrize(
+    ("target", "ending", "done"), [(50, "target", 1), (50.1, "target", 2), (75, "target", 2), (76, "all_rounds", 2)]
+)
+def test_a_run_ends_as_soon_as_validation_reaches_the_target(target, ending, done):
+    rounds = Rounds(training=[MIXED], validation=accuracies(0, 2, 3))
+    rounds.config = rounds.config.model_copy(update={"limits": LimitSettings(target_percent=target)})
+    assert rounds.run() == ending
+    assert rounds.records[-1].round == done
+
+
+def test_a_target_that_the_start_reaches_ends_before_anything_is_learned():
+    rounds = Rounds(training=[MIXED], validation=accuracies(4))
+    rounds.config = rounds.config.model_copy(update={"limits": LimitSettings(target_percent=100)})
+    assert rounds.run() == "target"
+    assert [record.round for record in rounds.records] == [0]
+    assert "sample" not in rounds.calls
+
+
+def test_a_run_killed_after_the_round_that_reached_the_target_resumes_to_that_ending():
+    rounds = Rounds(training=[MIXED], validation=accuracies(0, 2, 3))
+    rounds.config = rounds.config.model_copy(update={"limits": LimitSettings(target_percent=50)})
+    rounds.run()
+    last = rounds.last
+    assert rounds.run(resumed=last) == "target"
+    assert rounds.records[-1].round == 1
+
+
+def test_a_share_is_a_target_reached_also_where_floating_point_falls_short():
+    assert 0.57 * 100 < 57  # what a plain comparison would go by
+    assert target_reached(0.57, 57)
+    assert not target_reached(0.5699, 57)
+    assert not target_reached(1.0, None)

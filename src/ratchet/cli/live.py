@@ -28,9 +28,10 @@ _PHASES = {
 class Live:
     """Shows a run's events and progress on a console, as a context manager. ``run`` is its id, once it has started."""
 
-    def __init__(self, console: Console, rounds: int | None) -> None:
+    def __init__(self, console: Console, rounds: int | None, currency: str = "") -> None:
         self.console = console
         self._rounds = rounds
+        self._currency = currency
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -76,10 +77,12 @@ class Live:
         for label, text in (
             ("Device", launch.device),
             ("Longest", f"{rounds}{limit}"),
+            ("Cost", launch.cost),
             ("Report", launch.report),
             ("Writes", f"settings, journal, answers, checkpoint and adapter to {launch.folder}"),
         ):
-            self.console.print(f"{label:<8} {escape(text)}")
+            if text is not None:
+                self.console.print(f"{label:<8} {escape(text)}")
 
     def _on_progress(self, phase: str, done: int, total: int) -> None:
         counted = f"{done} / {total} answers" if total > 1 else ""
@@ -96,6 +99,8 @@ class Live:
             self.run = event["run"]
         elif event["event"] == "note":
             self.console.print(f"[yellow]Note:[/yellow] {escape(event['text'])}")
+        elif event["event"] == "planned":
+            self._rounds = event["rounds"]
         elif event["event"] == "heldout":
             when = "before training" if event["when"] == "before" else "with the kept adapter"
             self.console.print(f"Held-out problems, {when}: {event['accuracy']:.1%} of {event['prompts']} right")
@@ -103,11 +108,12 @@ class Live:
             record = RoundRecord.model_validate(event["record"])
             is_last = record.round == self._rounds
             self._round = 0 if is_last else record.round + 1
-            self.console.print(round_line(record, self._rounds))
+            self.console.print(round_line(record, self._rounds, self._currency))
 
 
-def round_line(record: RoundRecord, rounds: int | None) -> str:
+def round_line(record: RoundRecord, rounds: int | None, currency: str = "") -> str:
     """Return one round as a line for people."""
+    cost = "" if record.cost is None else f"  {record.cost:.2f} {escape(currency)} so far"
     of = f"/{rounds}" if rounds else ""
     best = "  [green]best so far[/green]" if record.best_round == record.round else ""
     line = f"Round {record.round:>3}{of}  validation {record.validation.accuracy:6.1%}"
@@ -118,4 +124,4 @@ def round_line(record: RoundRecord, rounds: int | None) -> str:
                 line += f"  {outcome.replace('_', ' ')} {count}"
             if outcome == "unparseable" and count > PARSE_FAILURE_WARNING * sum(record.outcomes.values()):
                 line += f" [yellow](above {PARSE_FAILURE_WARNING:.0%})[/yellow]"
-    return f"{line}  {record.seconds.total:.1f} s, {record.seconds.validation:.1f} s of it validation{best}"
+    return f"{line}  {record.seconds.total:.1f} s, {record.seconds.validation:.1f} s of it validation{cost}{best}"

@@ -50,7 +50,7 @@ def rounds_table(records: list[RoundRecord]) -> Table:
 
 def summary_fields(summary: RunSummary) -> dict[str, Any]:
     """Return what machines are told of a run, also while it goes on; the same fields as at its end."""
-    records, ended = summary.records, summary.ended or {}
+    records, ended, cost = summary.records, summary.ended or {}, summary.cost
     return {
         "run": summary.run,
         "folder": str(summary.folder),
@@ -63,6 +63,7 @@ def summary_fields(summary: RunSummary) -> dict[str, Any]:
         "heldout_before": summary.heldout_before,
         "heldout_after": summary.heldout_after,
         "seconds": ended.get("seconds"),
+        **({} if cost is None else {"cost": cost, "currency": summary.config.limits.currency}),
     }
 
 
@@ -80,6 +81,8 @@ def print_result(console: Console, result: RunResult, records: list[RoundRecord]
             f"[bold]Held-out problems: {result.heldout_before:.1%} before, {result.heldout_after:.1%} after[/bold]"
         )
     console.print(escape(result.message))
+    if result.cost is not None:
+        console.print(f"Cost: {result.cost:.2f} {escape(result.currency or '')}")
     console.print(f"Run {result.run} in {escape(result.folder)}")
 
 
@@ -128,6 +131,8 @@ def print_summary(console: Console, summary: RunSummary) -> None:
     if summary.heldout_before is not None:
         after = "" if summary.heldout_after is None else f", {summary.heldout_after:.1%} after"
         console.print(f"Held-out problems: {summary.heldout_before:.1%} before{after}")
+    if summary.cost is not None:
+        console.print(f"Cost so far: {summary.cost:.2f} {escape(summary.config.limits.currency)}")
     if summary.ended:
         console.print(escape(str(summary.ended["message"])))
     elif summary.status == "interrupted":

@@ -126,8 +126,8 @@ def _check(settings: RunConfig, out: Path | None, against: tuple[Path, ...], *, 
 def _resume(run_or_folder: str, as_json: bool) -> int:
     from ratchet import service
 
-    rounds = service.summary(run_or_folder).config.rl.rounds
-    return carry_out(lambda live: service.resume(run_or_folder, watch=live.watch), rounds, as_json=as_json)[0]
+    settings = service.summary(run_or_folder).config
+    return carry_out(lambda live: service.resume(run_or_folder, watch=live.watch), settings, as_json=as_json)[0]
 
 
 def start(
@@ -151,10 +151,10 @@ def start(
             settings, out, watch=live.watch, against=against, ask=ask, on_launch=live.on_launch
         )
 
-    return carry_out(work, settings.rl.rounds, as_json=as_json)
+    return carry_out(work, settings, as_json=as_json)
 
 
-def carry_out(work: Callable[["Live"], RunResult], rounds: int | str, *, as_json: bool) -> tuple[int, RunResult]:
+def carry_out(work: Callable[["Live"], RunResult], settings: RunConfig, *, as_json: bool) -> tuple[int, RunResult]:
     """Do a run's work while showing it, then print how it ended and draw its curve."""
     from rich.markup import escape
 
@@ -165,7 +165,9 @@ def carry_out(work: Callable[["Live"], RunResult], rounds: int | str, *, as_json
     from ratchet.service.curve import draw_curve
 
     console = console_for(as_json, of_a_run=True)
-    with Live(console, rounds if isinstance(rounds, int) else None) as live:
+    rl = settings.rl
+    rounds = rl.rounds if isinstance(rl.rounds, int) and rl.max_steps is None else None
+    with Live(console, rounds, settings.limits.currency) as live:
         try:
             result = work(live)
         except RatchetError as error:

@@ -27,6 +27,7 @@ from ratchet.config.machine import (
     SamplerSettings,
 )
 from ratchet.config.objectives import DpoSettings, Objective, SftSettings
+from ratchet.config.presets import PRESETS
 from ratchet.config.prompt import PromptSettings, WorkedExample
 from ratchet.config.reward import FormatKind, RewardSettings
 from ratchet.config.rl import CLIP_DEFAULTS, Loss, RlSettings
@@ -54,6 +55,7 @@ from ratchet.config.verifier import (
 
 __all__ = [
     "CLIP_DEFAULTS",
+    "PRESETS",
     "BoxedData",
     "ClassificationVerifier",
     "CodeVerifier",

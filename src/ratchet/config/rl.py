@@ -1,8 +1,8 @@
 """How a round samples and learns."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from ratchet.config.base import Settings, setting
 
@@ -37,8 +37,8 @@ class RlSettings(Settings):
         le=10_000_000,
         label="Optimizer steps",
         unit="steps",
-        help="May stand in place of Rounds: as many rounds as hold so many optimizer steps; -1 means full. Empty: "
-        "Rounds decides.",
+        help="May stand in place of Rounds: as many rounds as hold so many optimizer steps, if all answers can be "
+        "learned from; -1 means full. Empty: Rounds decides.",
     )
     epochs: int = setting(
         1, ge=1, le=100, label="Epochs", help="With rounds = full: how often each training prompt is used."
@@ -148,6 +148,23 @@ class RlSettings(Settings):
         help="Computes each layer twice in the update instead of keeping what is inside it: less memory, about a third "
         "more time, the same result. auto: only where the longest prompt and answer would not fit otherwise.",
     )
+
+    @model_serializer(mode="wrap")
+    def _without_unused_rounds(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Read back, a default of Rounds beside Optimizer steps would count as given.
+        fields: dict[str, Any] = serialize(self)
+        return fields if self.max_steps is None else {name: x for name, x in fields.items() if name != "rounds"}
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.max_steps == 0:
+            raise ValueError("Optimizer steps is 0; it must be at least 1, or -1 for as many as the epochs need.")
+        if self.max_steps is not None and "rounds" in self.model_fields_set:
+            raise ValueError(
+                f"Rounds is {self.rounds} and Optimizer steps is {self.max_steps}: each of them says how long the run "
+                "is. Leave one of them out."
+            )
+        return self
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -1,11 +1,16 @@
-"""The time limit: when a round may start, and when the one under way is given up.
+"""The time limit and the cost cap: when a round may start, and when the one under way is given up.
 
-The clock counts active seconds from the worker's start, model loading included, over all resumes of a run; time
-between a kill and the resume is not counted. Knows seconds alone: no signals, no rounds' contents.
+At a price per hour a cost cap is a time limit: of the two the nearer one counts, with the same margins. The clock
+counts active seconds from the worker's start, model loading included, over all resumes of a run; time between a kill
+and the resume is not counted. Knows seconds alone: no signals, no rounds' contents.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
+
+from ratchet.config import LimitSettings
+from ratchet.errors import StopReason
 
 # A run stops this long before its limit, to leave time for packaging: so many seconds, or this share of the limit.
 _CLOSING_SECONDS, _CLOSING_SHARE = 180.0, 1 / 20
@@ -24,12 +29,29 @@ class TimeBudget:
         now: A clock in seconds that never goes back.
         used_before: Active seconds of earlier sessions of the same run.
         slowest_round: Seconds of the slowest finished round, None before the first.
+        reason: What the limit is: that of time, or that of cost.
+        price_per_hour: What an hour costs, None where no price is known.
     """
 
     limit_seconds: float | None
     now: Callable[[], float]
     used_before: float = 0.0
     slowest_round: float | None = None
+    reason: StopReason = "time_limit"
+    price_per_hour: float | None = None
+
+    @classmethod
+    def of(cls, limits: LimitSettings, now: Callable[[], float]) -> Self:
+        """Return the budget that a run's settings allow."""
+        bounds: list[tuple[float, StopReason]] = []
+        if limits.time_hours is not None:
+            bounds.append((limits.time_hours * 3600, "time_limit"))
+        if limits.cost_cap is not None and limits.price_per_hour is not None:
+            bounds.append((limits.cost_cap / limits.price_per_hour * 3600, "cost_limit"))
+        if not bounds:
+            return cls(None, now, price_per_hour=limits.price_per_hour)
+        seconds, reason = min(bounds, key=lambda bound: bound[0])
+        return cls(seconds, now, reason=reason, price_per_hour=limits.price_per_hour)
 
     def __post_init__(self) -> None:
         self._started = self.now()
@@ -38,6 +60,11 @@ class TimeBudget:
     def elapsed(self) -> float:
         """Active seconds so far."""
         return self.used_before + self.now() - self._started
+
+    @property
+    def cost(self) -> float | None:
+        """What the run has cost so far; None where no price is known."""
+        return None if self.price_per_hour is None else round(self.elapsed / 3600 * self.price_per_hour, 6)
 
     @property
     def stop_at(self) -> float | None:

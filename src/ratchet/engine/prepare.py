@@ -15,6 +15,7 @@ from ratchet.engine.policy import chosen_device, load_chat
 from ratchet.model_files import ModelFiles, experts_in, model_config, towers_in
 from ratchet.readiness import Faults, Rows, advice, fit, left_out, open_rows, refuse_experts, window_of
 from ratchet.readiness.machine import refuse_absent_sampler, refuse_impossible_quantization
+from ratchet.readiness.steps import with_rounds
 from ratchet.records import EncodedPrompt
 from ratchet.verifiers.base import Verifier
 
@@ -66,14 +67,15 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None, rows:
         with faults.gathered():
             window = window_of(rows.config, settings, chat.prompts.window)
             fitted = fit(rows.config, rows.dataset, chat.prompts, window, faults)
+            config, steps = with_rounds(rows.config, len(fitted.train))
         faults.raise_any()
     except BaseException:
         if rows:
             rows.verifier.close()
         raise
     absent = left_out(files.name, towers_in(files.name, settings))
-    notes = (*rows.notes, *absent, *fitted.notes, *advice(rows.config, chat.prompts, len(fitted.train), device))
-    return Prepared(rows.config, rows.verifier, chat, files, fitted.train, fitted.validation, fitted.heldout, notes)
+    notes = (*rows.notes, *absent, *fitted.notes, *steps, *advice(config, chat.prompts, len(fitted.train), device))
+    return Prepared(config, rows.verifier, chat, files, fitted.train, fitted.validation, fitted.heldout, notes)
 
 
 def data_hash(prepared: Prepared) -> str:

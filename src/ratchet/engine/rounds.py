@@ -23,6 +23,7 @@ from typing import Literal
 from ratchet.closing_words import has_no_signal, no_signal
 from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
+from ratchet.endings import target_reached
 from ratchet.engine.advantages import REWARD_RESOLUTION
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.distribution import SamplingSettings
@@ -100,7 +101,7 @@ def train(
     progress = resumed or _round_zero(config, engine, task, report, check)
     for number in range(progress.rounds_done + 1, number_of_rounds(config, len(task.encoded)) + 1):
         # Here and not where a round ends: a run killed just after its last round resumes to the same ending.
-        if ending := _signal_ending(progress.records, config.rl.no_signal_rounds):
+        if ending := _early_ending(config, progress.records):
             return ending
         if reason := why_stop("between"):
             return reason
@@ -132,7 +133,7 @@ def train(
         report(record, groups, finished)
         progress = finished
         del groups, informative  # the next round's answers are written without this one's in memory
-    return _signal_ending(progress.records, config.rl.no_signal_rounds) or "all_rounds"
+    return _early_ending(config, progress.records) or "all_rounds"
 
 
 def number_of_rounds(config: RunConfig, prompts: int) -> int:
@@ -254,6 +255,13 @@ def _entropy(rollouts: Sequence[Rollout], tokens: int) -> float | None:
     """Estimate the policy's entropy at the sampled tokens, in nats; None where the sampler cannot tell."""
     known = [r.completion.full_logprobs for r in rollouts if r.completion.full_logprobs is not None]
     return -sum(map(sum, known)) / tokens if len(known) == len(rollouts) else None
+
+
+def _early_ending(config: RunConfig, records: Sequence[RoundRecord]) -> Ending | None:
+    """Tell whether the rounds so far, round 0 included, leave nothing to go on for."""
+    if target_reached(records[-1].best_accuracy, config.limits.target_percent):
+        return "target"
+    return _signal_ending(records, config.rl.no_signal_rounds)
 
 
 def _signal_ending(records: Sequence[RoundRecord], limit: int) -> Ending | None:

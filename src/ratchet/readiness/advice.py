@@ -1,6 +1,6 @@
 """What a user should know before a run starts. Nothing here stops it."""
 
-from ratchet.config import CompositeVerifier, RunConfig, VerifierSettings
+from ratchet.config import PRESETS, CompositeVerifier, RunConfig, VerifierSettings
 from ratchet.datasets.encoder import PromptEncoder
 
 # Learning rates that work for LoRA on models from this size on. Twenty steps at 5e-6 were measured to move nothing.
@@ -23,6 +23,7 @@ def advice(config: RunConfig, encoder: PromptEncoder | None, prompts: int, devic
         *_on_size(config, prompts),
         *_on_reward(config),
         *_on_quantization(config, device),
+        *_on_preset(config),
     ]
 
 
@@ -44,13 +45,23 @@ def highest_reward(config: RunConfig) -> float:
 def advice_on_rate(config: RunConfig, model_parameters: int) -> str | None:
     """Return what to know of the learning rate for a model of that size; None if it is usual."""
     low, high = _USUAL_RATES
-    if model_parameters < _LARGE_PARAMETERS or low <= config.rate <= high:
+    if model_parameters < _LARGE_PARAMETERS or low <= config.rate <= high or _on_preset(config):
         return None
     effect = "twenty steps will hardly move it" if config.rate < low else "training may collapse"
     return (
         f"Learning rate is {config.rate:g}; for LoRA on a model of {model_parameters / 1e6:.0f} million "
         f"parameters {low:g} to {high:g} is usual, and {effect}."
     )
+
+
+def _on_preset(config: RunConfig) -> list[str]:
+    if config.preset is None or config.rate != PRESETS[config.preset].learning_rate:
+        return []
+    low, high = _USUAL_RATES
+    return [
+        f"Learning rate is {config.rate:g} by the preset {config.preset}. For LoRA on models above 100 million "
+        f"parameters {low:g} to {high:g} is usual: twenty steps at 5e-06 hardly move such an adapter."
+    ]
 
 
 def _on_template(config: RunConfig, encoder: PromptEncoder) -> list[str]:

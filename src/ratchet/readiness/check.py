@@ -16,6 +16,7 @@ from ratchet.readiness.leaks import DISJOINT_BY_THEMSELVES, leak_notes, leaks_of
 from ratchet.readiness.machine import device_here, refuse_absent_sampler, refuse_impossible_quantization
 from ratchet.readiness.model import Fitted, Window, fit, left_out, refuse_experts, window_of
 from ratchet.readiness.rows import Rows, open_rows
+from ratchet.readiness.steps import with_rounds
 
 
 @dataclass(frozen=True)
@@ -159,12 +160,16 @@ def _with_rows(
     counts = {"training": len(dataset.train), "validation": len(dataset.validation), "held-out": len(dataset.heldout)}
     if fitted.train:
         counts = {"training": len(fitted.train), "validation": len(fitted.validation), "held-out": len(fitted.heldout)}
+    steps: tuple[str, ...] = ()
+    with faults.gathered():
+        if counts["training"]:
+            config, steps = with_rounds(config, counts["training"])
     rate = None if model.parameters is None else advice_on_rate(config, model.parameters)
     warnings = [*found, *advice(config, model.encoder, counts["training"], device or ""), *filter(None, [rate])]
     report = _found(config, faults, device, model)
     return replace(
         report,
-        notes=(*rows.notes, *fitted.notes, *report.notes),
+        notes=(*rows.notes, *fitted.notes, *steps, *report.notes),
         warnings=tuple(warnings),
         row_counts=counts,
         longest_prompt=fitted.longest_prompt or None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ratchet.config import RunConfig
+from ratchet.config import LimitSettings, RunConfig
 from ratchet.errors import Conflict
 from ratchet.files import damage_as_error
 from ratchet.records import RoundRecord, RunResult
@@ -29,10 +29,14 @@ SummaryStatus = Literal["training", "interrupted", "completed", "stopped_early",
 
 @dataclass(frozen=True)
 class Launch:
-    """What is said once before a run starts. ``time_limit_hours`` is None where there is no limit."""
+    """What is said once before a run starts. ``time_limit_hours`` is None where there is no limit.
+
+    ``cost`` says what the run may cost at most, where a price is given.
+    """
 
     device: str
     time_limit_hours: float | None
+    cost: str | None
     report: str
     folder: Path
 
@@ -52,6 +56,12 @@ class RunSummary:
     ended: dict[str, Any] | None
     notes: tuple[str, ...]
     report: Confirmation | None
+
+    @property
+    def cost(self) -> float | None:
+        """What the run has cost so far, by its last round or its end; None without a price."""
+        by_round = self.records[-1].cost if self.records else None
+        return by_round if self.ended is None else self.ended.get("cost", by_round)
 
 
 def create_and_train(
@@ -93,8 +103,20 @@ def create_and_train(
     except BaseException:
         prepared.verifier.close()
         raise
-    on_launch(Launch(device, prepared.config.limits.time_hours, report, folder.path))
+    limits = prepared.config.limits
+    on_launch(Launch(device, limits.time_hours, _most_expensive(limits), report, folder.path))
     return worker.run(folder, prepared=prepared, function=function, watch=watch)
+
+
+def _most_expensive(limits: LimitSettings) -> str | None:
+    """Say what a run may cost at most; None without a price."""
+    if limits.price_per_hour is None:
+        return None
+    price = f"{limits.price_per_hour:g} {limits.currency} an hour"
+    bounds = [limits.cost_cap] if limits.cost_cap is not None else []
+    if limits.time_hours is not None:
+        bounds.append(limits.time_hours * limits.price_per_hour)
+    return f"at most {min(bounds):.2f} {limits.currency}, {price}" if bounds else f"{price}, no limit"
 
 
 def resume(

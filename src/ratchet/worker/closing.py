@@ -5,7 +5,7 @@ import traceback
 from pathlib import Path
 
 from ratchet.closing_words import kept
-from ratchet.endings import WHY, ending_of, status_of
+from ratchet.endings import REMEDIES, WHY, ending_of, status_of
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import number_of_rounds
 from ratchet.errors import DiskFull, RatchetError
@@ -16,6 +16,12 @@ from ratchet.worker.session import Session
 
 log = logging.getLogger(__name__)
 
+# What a limit is called in a sentence, and as a setting.
+_LIMITS: dict[Ending, tuple[str, str]] = {
+    "time_limit": ("time limit", "Time limit"),
+    "cost_limit": ("cost cap", "Cost cap"),
+}
+
 
 def close(session: Session, prepared: Prepared, ending: Ending, message: str) -> RunResult:
     """Write the closing event and return the result."""
@@ -25,7 +31,8 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
         message = message or _nothing_kept(session, ending)
     else:
         rounds = number_of_rounds(prepared.config, len(prepared.train))
-        message = f"{message or WHY[ending]} {kept(progress.records, rounds)}"
+        sentences = [message or WHY[ending], kept(progress.records, rounds)]
+        message = " ".join(sentences if message else [*sentences, *filter(None, [REMEDIES.get(ending)])])
     records = progress.records if progress else []
     checksum = adapter_checksum(folder) if progress else None
     result = RunResult(
@@ -43,6 +50,8 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
         highest_reward=highest_reward(prepared.config),
         adapter=str(folder.adapter_path) if progress else None,
         seconds=round(session.budget.elapsed, 3),
+        cost=session.budget.cost,
+        currency=None if session.budget.price_per_hour is None else prepared.config.limits.currency,
     )
     fields = result.model_dump(exclude={"run", "folder", "adapter"})
     try:
@@ -55,11 +64,12 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
 
 def _nothing_kept(session: Session, ending: Ending) -> str:
     phases = session.phase_seconds
-    if ending == "time_limit":
+    if ending in _LIMITS:
+        limit, setting = _LIMITS[ending]
         longest = max(phases, key=lambda name: phases[name])
         return (
-            f"The time limit passed before the starting adapter was scored: {longest} took {phases[longest]:.0f} of "
-            f"{session.budget.elapsed:.0f} seconds. Raise Time limit."
+            f"The {limit} passed before the starting adapter was scored: {longest} took {phases[longest]:.0f} of "
+            f"{session.budget.elapsed:.0f} seconds. Raise {setting}."
         )
     return f"Stopped while {list(phases)[-1]}, before the first round, so there is no adapter to keep."
 

@@ -39,15 +39,14 @@ def run(
     with folder.locked():
         config = folder.read_config()
         refuse_ended(folder)
-        limit = config.limits.time_hours
-        budget = TimeBudget(None if limit is None else limit * 3600, now)
-        session = Session(folder, watch or Watch(), budget)
+        session = Session(folder, watch or Watch(), TimeBudget.of(config.limits, now))
         with signals(session):
             # A run that cannot be resumed here is refused, and stays what it was: its session starts in ``rl.py``.
             if not folder.checkpoint_path.exists():
                 session.start(resumed=False)
             try:
-                prepared = prepared or prepare(config, function)
+                with session.phase("checking settings and data"):
+                    prepared = prepared or prepare(config, function)
                 ending, message = rl.rounds(session, prepared)
             except Exception as error:
                 record_failure(session, error)

@@ -24,6 +24,8 @@ def reporter(
 
     def write(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
         folder = session.folder
+        record = record.model_copy(update={"cost": session.budget.cost})
+        progress.records[-1] = record
         is_best = record.best_round == record.round
         if groups:
             folder.write_rollouts(record.round, (rollout_row(group) for group in groups))

@@ -98,7 +98,7 @@ class Session:
         if self.stop_asked.is_set():
             return "stopped"
         over = self.budget.is_over if when == "within" else not self.budget.allows_a_round
-        return "time_limit" if over else None
+        return self.budget.reason if over else None
 
     def check(self) -> None:
         """Give up what comes before the first round where time is over or somebody asked to stop."""
