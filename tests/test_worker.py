@@ -325,7 +325,6 @@ def raising_in_round(number, error):
 @pytest.mark.parametrize(
     ("error", "ending"),
     [
-        (OutOfMemory("Too large.", "sampling"), "out_of_memory"),
         (SamplerFailed("The engine failed twice."), "sampler_failed"),
         (NotFinite("NaN twice."), "not_finite"),
     ],

@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 
 Stage = Literal["sampling", "update", "validation", "loading"]
 # Why a round under way is given up, or no other one starts.
-StopReason = Literal["time_limit", "cost_limit", "stopped"]
+StopReason = Literal["time_limit", "cost_limit", "stopped", "stalled"]
 
 
 class RatchetError(Exception):

@@ -57,7 +57,7 @@ def close_from_outside(
         for record in records:
             if record.round not in journaled:
                 folder.append_event("round", record=record.model_dump())
-        event = folder.append_event("ended", **closing)
+        event = folder.append_closing_event(**closing)
         folder.log(f"ended ending={ending} rounds_done={closing['rounds_done']} best_round={closing['best_round']}")
     except DiskFull:
         log.error("the end of the run could not be written down: the disk is full")

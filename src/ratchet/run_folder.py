@@ -22,13 +22,13 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from ratchet.config import RunConfig
+from ratchet.config import KeepSettings, RunConfig
 from ratchet.errors import Conflict, NotFound, RatchetError
 from ratchet.files import (
     OUT_ADVICE,
@@ -46,6 +46,8 @@ from ratchet.journal import append, read_from
 log = logging.getLogger(__name__)
 
 _HOME_ADVICE = "It is where Ratchet keeps its list of runs: set RATCHET_HOME to a folder that can be written to."
+# Room for the closing event and what a file system takes to write it.
+_RESERVE_BYTES = 64 << 10
 _LOCK_ATTEMPTS, _LOCK_PAUSE_SECONDS = 4, 0.05
 
 
@@ -97,6 +99,7 @@ class RunFolder:
         self.stop_path = path / "stop.json"
         self._old_adapter_path = path / ".adapter.old"
         self._lock_path = path / ".lock"
+        self._reserve_path = path / ".reserve"
 
     @classmethod
     def create(cls, config: RunConfig, out: Path | None, confirmation: Mapping[str, Any] | None = None) -> "RunFolder":
@@ -264,6 +267,17 @@ class RunFolder:
         """Append one event to the journal and sync it; return it."""
         return append(self.events_path, kind, **fields)
 
+    def append_closing_event(self, **fields: Any) -> dict[str, Any]:
+        """Append the event that ends the run, also on a full disk: room was kept for it."""
+        self._reserve_path.unlink(missing_ok=True)
+        return self.append_event("ended", **fields)
+
+    def hold_reserve(self) -> None:
+        """Keep a little room for the event that ends the run; without room for it the run does without."""
+        with suppress(OSError):
+            if not self._reserve_path.exists():
+                self._reserve_path.write_bytes(secrets.token_bytes(_RESERVE_BYTES))
+
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events written so far; a torn last line is left out."""
         return (event for event, _ in read_from(self.events_path))
@@ -300,6 +314,8 @@ class RunFolder:
         if not path.is_file():
             kept = self._rounds_kept()
             known = f"Rounds with samples: {kept[0]} to {kept[-1]}." if kept else "No round has samples yet."
+            if kept and 0 < number < kept[0]:
+                known += " Older ones were removed, as the settings keep.* say."
             raise NotFound(f"There are no samples of round {number}. {known}")
         return _read_rows(path)
 
@@ -336,6 +352,29 @@ class RunFolder:
         for kept, file in self._rollout_files().items():
             if kept > number:
                 file.unlink()
+
+    def rollouts_to_drop(self, keep: KeepSettings) -> list[int]:
+        """Return the rounds whose rollouts are too many or too large together, oldest first; never the last one."""
+        files = sorted(self._rollout_files().items())
+        sizes = {number: file.stat().st_size for number, file in files}
+        dropped: list[int] = []
+        for number, _ in files[:-1]:
+            is_many = keep.rollout_rounds is not None and len(sizes) > keep.rollout_rounds
+            is_large = keep.rollout_megabytes is not None and sum(sizes.values()) > keep.rollout_megabytes * 1e6
+            if not is_many and not is_large:
+                break
+            dropped.append(number)
+            del sizes[number]
+        return dropped
+
+    def drop_rollouts(self, numbers: Iterable[int]) -> None:
+        """Remove the rollouts of some rounds."""
+        for number in numbers:
+            self.rollouts_file(number).unlink(missing_ok=True)
+
+    def oldest_rollouts(self, without: Iterable[int] = ()) -> int | None:
+        """Return the first round that has rollouts, leaving some rounds out; None where none has."""
+        return min(self._rollout_files().keys() - set(without), default=None)
 
     def _rollout_files(self) -> dict[int, Path]:
         """Return round -> its rollouts; files of other names are somebody else's."""

@@ -1,6 +1,6 @@
 """What a run looks like while it goes on: a live line on a terminal, plain lines when piped."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
@@ -46,11 +46,12 @@ class Live:
         self._round = 0
         self._description = ""
         self.run: str | None = None
+        self.on_hard_end: Callable[[dict[str, Any]], None] = lambda event: None
 
     @property
     def watch(self) -> Watch:
         """What to hand to the service."""
-        return Watch(on_event=self._on_event, on_progress=self._on_progress)
+        return Watch(self._on_event, self._on_progress, self.on_hard_end)
 
     def __enter__(self) -> Self:
         with suppress(OSError):

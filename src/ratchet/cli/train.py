@@ -1,6 +1,7 @@
 """``ratchet train`` and ``ratchet resume``."""
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -168,6 +169,7 @@ def carry_out(work: Callable[["Live"], RunResult], settings: RunConfig, *, as_js
     rl = settings.rl
     rounds = rl.rounds if isinstance(rl.rounds, int) and rl.max_steps is None else None
     with Live(console, rounds, settings.limits.currency) as live:
+        live.on_hard_end = lambda event: _tell_hard_end(event, live, as_json=as_json)
         try:
             result = work(live)
         except RatchetError as error:
@@ -199,6 +201,17 @@ def _end_with(error: RatchetError, run: str | None, *, as_json: bool) -> NoRetur
     tell(f"Error: {error}", err=True)
     tell(json.dumps({**summary_fields(service.summary(run)), **fault(error.code, str(error))}))
     raise click.exceptions.Exit(exit_code(error))
+
+
+def _tell_hard_end(event: Mapping[str, Any], live: "Live", *, as_json: bool) -> None:
+    """Say how a run ended that hangs, in the moment that is left before the process ends."""
+    from ratchet import service
+    from ratchet.cli.report import summary_fields
+
+    tell(f"Error: {event['message']}", err=True)
+    if as_json and live.run is not None:
+        tell(json.dumps({**summary_fields(service.summary(live.run)), **fault("stalled", event["message"])}))
+    sys.stdout.flush()
 
 
 def exit_status(result: RunResult) -> int:

@@ -4,7 +4,7 @@ What a verifier could not read, what hit the token limit and what the verifier f
 apart: they point at the prompt, the limit and the verifier, not at the policy.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from functools import cached_property
 
 from ratchet.config import RewardSettings
 from ratchet.engine.sampler import Sampled
-from ratchet.errors import VerifierFailing
+from ratchet.errors import SamplerFailed, VerifierFailing
 from ratchet.records import OUTCOMES, Completion, Grade, Group, Outcome, Prompt, Rollout
 from ratchet.verifiers.base import Verifier
 from ratchet.verifiers.reward import Shaping, length_factor
@@ -30,6 +30,7 @@ class Grader:
     max_answer_tokens: int
     prefilled_think: bool
     threads: int = 2
+    on_graded: Callable[[], None] = lambda: None  # told of each answer, from the thread that graded it
 
     @cached_property
     def _shaping(self) -> Shaping:
@@ -37,6 +38,7 @@ class Grader:
 
     def grade(self, completion: Completion, prompt: Prompt) -> Rollout:
         """Grade one completion. Never raises on what the policy wrote."""
+        self.on_graded()
         if completion.finish == "length":
             return Rollout(completion, Grade(0.0, "cut_off"), format=0.0, reward=0.0)
         grade = self.verifier.grade(completion.text, prompt)
@@ -61,6 +63,12 @@ def grade_while_sampling(
         try:
             for item in sampled:
                 futures[item.request, item.answer] = pool.submit(grader.grade, item.completion, prompts[item.request])
+            if missing := len(prompts) * answers - len(futures):
+                # Unknown is not wrong: nothing is made up for what was lost, and nobody waits for it.
+                raise SamplerFailed(
+                    f"The sampler lost {missing} of {len(prompts) * answers} answers. Resume the run; if it happens "
+                    "again, choose another Generation backend."
+                )
             return [
                 tuple(futures[request, answer].result() for answer in range(answers)) for request in range(len(prompts))
             ]

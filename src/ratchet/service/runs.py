@@ -134,6 +134,7 @@ def resume(
 
     worker.refuse_ended(folder)
     worker.refuse_unconfirmed(folder)
+    folder.stop_path.unlink(missing_ok=True)  # whoever resumes a run no longer wants it stopped
     return worker.run(folder, function=function, watch=watch)
 
 

@@ -4,15 +4,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ratchet.endings import RESUMABLE
+from ratchet.endings import RESUMABLE, WHY
 from ratchet.engine.budget import TimeBudget
 from ratchet.engine.prepare import Prepared, prepare
 from ratchet.errors import Conflict
+from ratchet.outside import close_from_outside
 from ratchet.records import RunResult
 from ratchet.run_folder import RunFolder
 from ratchet.worker import rl
 from ratchet.worker.closing import close, record_failure
 from ratchet.worker.session import Session, Watch, signals
+from ratchet.worker.watchdog import watched
 
 
 def run(
@@ -40,7 +42,9 @@ def run(
         config = folder.read_config()
         refuse_ended(folder)
         session = Session(folder, watch or Watch(), TimeBudget.of(config.limits, now))
-        with signals(session):
+        if folder.stop_path.exists():
+            return _stopped_at_the_start(folder)
+        with signals(session), watched(session, config.limits.stall_minutes):
             # A run that cannot be resumed here is refused, and stays what it was: its session starts in ``rl.py``.
             if not folder.checkpoint_path.exists():
                 session.start(resumed=False)
@@ -52,6 +56,13 @@ def run(
                 record_failure(session, error)
                 raise
             return close(session, prepared, ending, message)
+
+
+def _stopped_at_the_start(folder: RunFolder) -> RunResult:
+    """End a run that was asked to stop before its worker began: nothing need be loaded for that."""
+    event = close_from_outside(folder, "stopped", WHY["stopped"])
+    adapter = str(folder.adapter_path) if event.get("adapter_sha256") else None
+    return RunResult.model_validate({**event, "run": folder.run_id, "folder": str(folder.path), "adapter": adapter})
 
 
 def refuse_ended(folder: RunFolder) -> None:

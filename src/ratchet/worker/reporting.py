@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ratchet.config import KeepSettings
 from ratchet.engine import checkpoint
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.policy import Policy
@@ -14,9 +15,12 @@ from ratchet.worker.session import Session
 
 
 def reporter(
-    session: Session, policy: Policy, optimizer: torch.optim.AdamW
+    session: Session, policy: Policy, optimizer: torch.optim.AdamW, keep: KeepSettings
 ) -> Callable[[RoundRecord, Sequence[Group], Progress], None]:
-    """Return what stores a finished round: rollouts, then the checkpoint with the record, then the event."""
+    """Return what stores a finished round: rollouts, then the checkpoint with the record, then the event.
+
+    Rollouts that ``keep`` does not ask for are removed after that.
+    """
 
     def report(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
         with session.writing:
@@ -25,10 +29,14 @@ def reporter(
     def write(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
         folder = session.folder
         record = record.model_copy(update={"cost": session.budget.cost})
-        progress.records[-1] = record
         is_best = record.best_round == record.round
         if groups:
             folder.write_rollouts(record.round, (rollout_row(group) for group in groups))
+        dropped = folder.rollouts_to_drop(keep)
+        oldest = folder.oldest_rollouts(dropped)
+        if oldest is not None and oldest > 1:
+            record = record.model_copy(update={"oldest_rollouts": oldest})
+        progress.records[-1] = record
         if is_best:
             # Written before the checkpoint and put in place after it: on a full disk both stay those of one round.
             folder.stage_adapter(policy.adapter_files(progress.best_state))
@@ -41,5 +49,7 @@ def reporter(
             session.budget.record_round(record.seconds.total)
         folder.log(log_line(record))
         session.event("round", record=record.model_dump())
+        # Last, now that the round is safe: what a kill leaves here the next round removes.
+        folder.drop_rollouts(dropped)
 
     return report

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import torch
 
-from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
 from ratchet.endings import KEEPING, UNSCORED
 from ratchet.engine import checkpoint
@@ -22,6 +21,7 @@ from ratchet.readiness import advice_on_rate, highest_reward
 from ratchet.records import Ending
 from ratchet.worker.fixed import fix
 from ratchet.worker.heldout import score_before, score_best
+from ratchet.worker.memory import memory_in_words
 from ratchet.worker.reporting import reporter
 from ratchet.worker.session import CountingSampler, Session
 
@@ -35,14 +35,14 @@ def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
             session.watch.on_progress("loading", 0, 1)
             engine = _engine(session, prepared, load_policy(config, prepared.chat, prepared.files))
         stream = PromptStream([encoded.prompt for encoded in prepared.train], config.seed)
-        grader = new_grader(prepared)
+        grader = replace(new_grader(prepared), on_graded=session.progressed)
         task = Task(stream, {e.prompt.id: e for e in prepared.train}, prepared.validation, grader)
         resumed = _resumed(session, engine, stream)
         advice = advice_on_rate(config, engine.policy.model.get_base_model().num_parameters())
         for note in (*prepared.notes, *filter(None, [advice])):
             session.event("note", text=note)
         if resumed is None:
-            with session.phase("scoring the held-out problems"):
+            with session.phase("scoring the held-out problems"), memory_in_words(session, prepared):
                 score_before(session, engine, prepared, grader)
         session.event(
             "planned",
@@ -50,13 +50,13 @@ def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
             prompts=len(prepared.train),
             highest_reward=highest_reward(config),
         )
-        ending, message = _trained(session, config, engine, task, resumed)
+        ending, message = _trained(session, prepared, engine, task, resumed)
         if ending not in UNSCORED:
             session.event("saving")
             score_best(session, engine, prepared, grader)
         return ending, message
     except Interrupted as interrupted:
-        return interrupted.reason, ""
+        return interrupted.reason, session.stalled
     except tuple(KEEPING) as error:
         # Before or after the rounds of a session that knows an adapter, such as a resumed one on a full disk.
         return _keeping(session, error)
@@ -67,21 +67,18 @@ def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
 
 
 def _trained(
-    session: Session, config: RunConfig, engine: Engine, task: Task, resumed: Progress | None
+    session: Session, prepared: Prepared, engine: Engine, task: Task, resumed: Progress | None
 ) -> tuple[Ending, str]:
     """Run the rounds; return how they ended and, for a fault that keeps the adapter, its message."""
+    config = prepared.config
+    report = reporter(session, engine.policy, engine.learner.optimizer, config.keep)
     with session.phase("scoring the starting adapter") if resumed is None else nullcontext():
         try:
-            return train(
-                config,
-                engine,
-                task,
-                reporter(session, engine.policy, engine.learner.optimizer),
-                session.why_stop,
-                resumed,
-            ), ""
+            with memory_in_words(session, prepared):
+                ending = train(config, engine, task, report, session.why_stop, resumed)
+            return ending, session.stalled if ending == "stalled" else ""
         except Interrupted as interrupted:
-            return interrupted.reason, ""
+            return interrupted.reason, session.stalled
         except tuple(KEEPING) as error:
             return _keeping(session, error)
 
@@ -101,7 +98,8 @@ def _engine(session: Session, prepared: Prepared, policy: Policy) -> Engine:
 
     fixed = fix(session, prepared, policy, note)
     torch.set_num_threads(fixed["threads"])
-    engine = new_engine(prepared, policy, Plan.stored(fixed), note)
+    session.plan = Plan.stored(fixed)
+    engine = new_engine(prepared, policy, session.plan, note)
     return replace(engine, sampler=CountingSampler(engine.sampler, session.watch))
 
 

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -9,12 +10,19 @@ from types import FrameType
 from typing import Any
 
 from ratchet.engine.budget import TimeBudget
+from ratchet.engine.build import Plan
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.rounds import When
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.errors import Interrupted, StopReason
 from ratchet.run_folder import RunFolder
+
+# Phases in which answers are written: setting up is over.
+_ANSWERING = ("sampling", "scoring")
+# What a run is at, as a sentence begins.
+_DOING = {"updating": "The update", "scored": "Storing the round", "loading": "Loading the model"}
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass
@@ -23,20 +31,8 @@ class Watch:
 
     on_event: Callable[[dict[str, Any]], None] = lambda event: None
     on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None
-
-
-def _counted(watch: Watch, progressed: Callable[[], None]) -> Watch:
-    """Return a watch that counts what it is told of, before it passes it on."""
-
-    def on_event(event: dict[str, Any]) -> None:
-        progressed()
-        watch.on_event(event)
-
-    def on_progress(phase: str, done: int, total: int) -> None:
-        progressed()
-        watch.on_progress(phase, done, total)
-
-    return Watch(on_event, on_progress)
+    # Told the closing event where the whole process is about to end, because the run hangs.
+    on_hard_end: Callable[[dict[str, Any]], None] = lambda event: None
 
 
 @dataclass
@@ -47,6 +43,11 @@ class Session:
         progress_count: Goes up with every sign of life, see ``progressed``.
         writing: Held while a round or an event is written, so that whoever ends the run from another thread does not
             do so in the middle.
+        is_setting_up: True until the first answer is asked for: nothing tells how far loading is.
+        stalled: What the watchdog says of a run that stands still; empty while all is well.
+        doing: What the run is at, as a sentence begins.
+        handles_signals: Whether signals reach ``stop_asked``: not in a thread of somebody else's.
+        plan: What was fixed for the run, once the model is loaded.
     """
 
     folder: RunFolder
@@ -59,10 +60,28 @@ class Session:
     is_started: bool = False
     phase_seconds: dict[str, float] = field(default_factory=dict)
     progress_count: int = 0
+    is_setting_up: bool = True
+    stalled: str = ""
+    doing: str = "Starting"
+    handles_signals: bool = False
+    plan: Plan | None = None
     writing: threading.RLock = field(default_factory=threading.RLock)
+    _next_look: float = 0.0
 
     def __post_init__(self) -> None:
-        self.watch = _counted(self.watch, self.progressed)
+        told = self.watch
+
+        def on_event(event: dict[str, Any]) -> None:
+            self.progressed()
+            told.on_event(event)
+
+        def on_progress(phase: str, done: int, total: int) -> None:
+            self.progressed()
+            self.is_setting_up = self.is_setting_up and phase not in _ANSWERING
+            self.doing = _DOING.get(phase, phase.capitalize())
+            told.on_progress(phase, done, total)
+
+        self.watch = Watch(on_event, on_progress, told.on_hard_end)
 
     def progressed(self) -> None:
         """Count a sign of life: an event, an answer written or graded, a question whether to go on.
@@ -74,6 +93,7 @@ class Session:
 
     def start(self, *, resumed: bool) -> None:
         """Enter the session in the journal: from now on, how it ends is how the run ends."""
+        self.folder.hold_reserve()
         self.event("started", run=self.folder.run_id, resumed=resumed)
         self.is_started = True
 
@@ -81,6 +101,7 @@ class Session:
     def phase(self, name: str) -> Iterator[None]:
         """Time what comes before round 0, to name what took the time if there was too little."""
         started = self.budget.elapsed
+        self.doing = name.capitalize()
         try:
             yield
         finally:
@@ -92,13 +113,29 @@ class Session:
             event = self.folder.append_event(kind, **fields)
         self.watch.on_event(event)
 
+    def ended(self, **fields: Any) -> None:
+        """Enter the event that ends the run, and tell whoever watches."""
+        with self.writing:
+            event = self.folder.append_closing_event(**fields)
+        self.watch.on_event(event)
+
     def why_stop(self, when: When) -> StopReason | None:
         """Say why no other round may start, or why the one under way is given up; None while all is well."""
         self.progressed()
-        if self.stop_asked.is_set():
+        if self.stalled:
+            return "stalled"
+        if self.stop_asked.is_set() or self._is_stop_written():
             return "stopped"
         over = self.budget.is_over if when == "within" else not self.budget.allows_a_round
         return self.budget.reason if over else None
+
+    def _is_stop_written(self) -> bool:
+        """Tell whether somebody asked to stop by the file; looks about once a second."""
+        if (now := time.monotonic()) >= self._next_look:
+            self._next_look = now + _SECONDS_BETWEEN_LOOKS
+            if self.folder.stop_path.exists():
+                self.stop_asked.set()
+        return self.stop_asked.is_set()
 
     def check(self) -> None:
         """Give up what comes before the first round where time is over or somebody asked to stop."""
@@ -141,9 +178,14 @@ class CountingSampler:
 
 @contextmanager
 def signals(session: Session) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the run in good order; a second SIGINT ends the process at once."""
+    """Let SIGINT, SIGTERM and SIGHUP end the run in good order; a second SIGINT ends the process at once.
+
+    Under ``nohup`` SIGHUP stays ignored. Of a stalled session the signal is the watchdog's: it ends what is waited for.
+    """
 
     def ask(number: int, frame: FrameType | None) -> None:
+        if session.stalled:
+            raise Interrupted(session.stalled, "stalled")
         if number == signal.SIGINT and session.stop_asked.is_set():
             raise KeyboardInterrupt
         session.stop_asked.set()
@@ -151,9 +193,14 @@ def signals(session: Session) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, ask) for number in numbers}
+    session.handles_signals = True
     try:
         yield
     finally:
+        session.handles_signals = False
         for number, handler in previous.items():
             signal.signal(number, handler)

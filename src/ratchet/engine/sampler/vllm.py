@@ -145,7 +145,7 @@ class VllmSampler:
         if is_out_of_memory(cause):
             raise OutOfMemory(
                 "Sampling with vLLM does not fit in this device's memory. Choose fewer Answers per prompt, a shorter "
-                f"Longest answer or {self._memory_remedy}, or {_WITHOUT}.",
+                f"Longest answer, {self._memory_remedy} or a device with more memory, or {_WITHOUT}.",
                 "sampling",
             ) from cause
         if tries == _TRIES:
@@ -293,7 +293,8 @@ class VllmSampler:
             self._throw_engine_away()
             if is_out_of_memory(error):
                 raise OutOfMemory(
-                    f"vLLM does not fit in this device's memory. Choose {self._memory_remedy}, or {_WITHOUT}.",
+                    f"vLLM does not fit in this device's memory. Choose {self._memory_remedy} or a device with more "
+                    f"memory, or {_WITHOUT}.",
                     "sampling",
                 ) from error
             raise SamplerFailed(

@@ -1,0 +1,116 @@
+"""The watchdog: a run that makes no progress for its stall limit ends with its best adapter, also one that hangs.
+
+A thread looks at the session's count of signs of life. These count: every event; every answer written, graded or asked
+for; every question whether to go on, which sampler and update ask between decoding steps and between micro-batches.
+While a run sets up (data, model, budgets: nothing asks there) it also counts that the process reads or fills memory, at
+least a megabyte in each look: a long load moves, one that hangs does not. Processor time never counts: waiting for a
+dead GPU takes all of it.
+
+Where the main thread still answers, the run ends in good order: it is told by a signal, which also wakes it from
+waiting. Where it does not, hung in native code, the thread closes the run from outside and ends the whole process with
+the exit code of the task: nothing less stops native code.
+"""
+
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ratchet.outside import close_from_outside
+from ratchet.worker.session import Session
+
+# As the command line's for a fault of metric, machine or task (cli/__init__.py, tested equal).
+EXIT_TASK = 4
+_MOST_SECONDS_BETWEEN_LOOKS = 10.0
+# So long the main thread may take to end in good order, then what it holds or whom it tells.
+_ORDERLY_SECONDS = 30.0
+_LAST_WORDS_SECONDS = 5.0
+_WORTH_NOTING_BYTES = 1 << 20
+
+
+@contextmanager
+def watched(session: Session, stall_minutes: float, sleep: Callable[[float], bool] | None = None) -> Iterator[None]:
+    """Watch over a session inside the block.
+
+    Args:
+        session: What is watched; its run ends as stalled.
+        stall_minutes: How long it may stand still.
+        sleep: Waits so many seconds and tells whether the block has ended meanwhile; for tests.
+    """
+    over = threading.Event()
+    watchdog = _Watchdog(session, stall_minutes * 60, threading.current_thread(), sleep or over.wait)
+    thread = threading.Thread(target=watchdog.look, name="watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+class _Watchdog:
+    def __init__(
+        self, session: Session, limit_seconds: float, worker: threading.Thread, sleep: Callable[[float], bool]
+    ) -> None:
+        self._session = session
+        self._limit = limit_seconds
+        self._worker = worker
+        self._sleep = sleep
+
+    def look(self) -> None:
+        """Look again and again; end the run once it has stood still for too long."""
+        pause = min(_MOST_SECONDS_BETWEEN_LOOKS, self._limit / 20)
+        count, moved, still, looked = self._session.progress_count, _moved_bytes(), 0.0, time.monotonic()
+        while not self._sleep(pause):
+            now = time.monotonic()
+            # A process that was paused has not stood still while it was: no look counts for much more than it waited.
+            still += min(now - looked, 2 * pause)
+            looked = now
+            bytes_now = _moved_bytes()
+            is_loading = self._session.is_setting_up and bytes_now - moved >= _WORTH_NOTING_BYTES
+            if self._session.progress_count != count or is_loading:
+                still = 0.0
+            count, moved = self._session.progress_count, bytes_now
+            if still >= self._limit:
+                self._end()
+                return
+
+    def _end(self) -> None:
+        session = self._session
+        session.stalled = f"{session.doing} made no progress for {self._limit / 60:g} minutes (Stall limit)."
+        with suppress(OSError, ValueError):
+            session.folder.log(f"stalled at {_place(self._worker)}")
+        if self._worker is threading.main_thread() and session.handles_signals:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        if self._sleep(min(_ORDERLY_SECONDS, self._limit)):
+            return
+        # Taken so that the run is not closed in the middle of a write; not waited for where the write is what hangs.
+        session.writing.acquire(timeout=_LAST_WORDS_SECONDS)
+        event = close_from_outside(session.folder, "stalled", session.stalled, seconds=session.budget.elapsed)
+        last_words = threading.Thread(target=lambda: session.watch.on_hard_end(event), daemon=True)
+        last_words.start()
+        last_words.join(_LAST_WORDS_SECONDS)
+        os._exit(EXIT_TASK)
+
+
+def _moved_bytes() -> int:
+    """Return how much this process has read and how much memory it has begun to use, ever."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    faults = (usage.ru_minflt + usage.ru_majflt) * resource.getpagesize()
+    try:
+        read = int(Path("/proc/self/io").read_text().split()[1])  # rchar: what read() returned
+    except (OSError, ValueError, IndexError):
+        read = usage.ru_inblock * 512
+    return faults + read
+
+
+def _place(thread: threading.Thread) -> str:
+    """Return where a thread is, innermost first: files, lines and functions, no values."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    frames = reversed(traceback.extract_stack(frame)) if frame else ()
+    return " < ".join(f"{Path(f.filename).name}:{f.lineno}:{f.name}" for f in frames) or "nowhere"
