@@ -42,6 +42,8 @@ RunStatus = Literal[
 ]
 # A trial is one small round that predicts what the full run takes.
 RunKind = Literal["full", "trial"]
+# What a run is to the run that it was made from.
+RunRelation = Literal["retry", "duplicate", "continue", "trial"]
 
 
 class Message(TypedDict):

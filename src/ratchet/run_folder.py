@@ -81,6 +81,11 @@ def _taken(file: IO[str], kind: int, attempts: int = 1) -> bool:
     return False
 
 
+def new_run_id(created: datetime) -> str:
+    """Return an id for a run made at this moment. No other run has it, as good as surely."""
+    return f"r{created:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
 class RunFolder:
     """One run's files. Creating the object touches nothing."""
 
@@ -112,7 +117,7 @@ class RunFolder:
             DiskFull: there is no room.
         """
         created = datetime.now(UTC)
-        run_id = f"r{created:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        run_id = new_run_id(created)
         path = resolved(out) if out else resolved(ratchet_home() / "runs" / run_id, _HOME_ADVICE)
         folder = cls(path)
         cls.refuse_taken(path)

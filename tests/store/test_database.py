@@ -13,9 +13,10 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.orm import Session
 
+from ratchet.config import RunConfig
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.files import ratchet_home
-from ratchet.store import Database, DatasetContent, DatasetStore, MetricStore
+from ratchet.store import Database, DatasetContent, DatasetStore, MetricStore, RunStore
 from ratchet.store.database import _MIGRATIONS, HEAD
 from ratchet.store.models import Base, Metric, MetricVersion
 
@@ -215,3 +216,22 @@ def test_of_processes_that_archive_at_once_one_does_and_the_others_are_told(data
         "    print('refused')\n"
     )
     assert sorted(together(code, 4)) == ["done", "refused", "refused", "refused"]
+
+
+def test_runs_are_claimed_and_ingested_by_one_process_each(database):
+    store = RunStore(database)
+    for number in range(12):
+        store.add(RunConfig(), id=f"r{number}", status="queued", folder=ratchet_home() / f"r{number}")
+    code = (
+        "from ratchet.store import *\n"
+        "store = RunStore(Database())\n"
+        "while run := store.claim('here', f'cpu-{number}', lambda run: True):\n"
+        "    print(run.id)\n"
+        "for one in range(12):\n"
+        "    if store.ingest(f'r{one}', 0, 10, [], 'training'):\n"
+        "        print(one)\n"
+    )
+    printed = together(code, 4)
+    expected = [f"r{number}" for number in range(12)] + [str(number) for number in range(12)]
+    assert sorted(printed) == sorted(expected)
+    assert {run.status for run in store.all()} == {"training"}

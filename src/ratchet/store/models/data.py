@@ -1,49 +1,15 @@
-"""The tables. A version is never changed once it is there; the one thing that moves is whether a metric is archived.
+"""Datasets and metrics with their versions.
 
-Written for SQLite and PostgreSQL alike: plain types, and every constraint has a name, which migrations need.
+A version is never changed once it is there; the one thing that moves is whether a metric is archived.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, DateTime, Dialect, ForeignKey, MetaData, String, Text, TypeDecorator, UniqueConstraint
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy import JSON, ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-_NAMES = {
-    "ix": "ix_%(column_0_label)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
-    "pk": "pk_%(table_name)s",
-}
-LONGEST_NAME = 100  # characters, of a dataset or a metric
-
-
-class UtcTime(TypeDecorator[datetime]):
-    """A moment in UTC. SQLite keeps no time zone, so it is put back on reading."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse a time without zone: nobody could say which moment it is."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError("a time without time zone cannot be stored")
-        return value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return the moment with its zone."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-class Base(DeclarativeBase):
-    """Base of all tables."""
-
-    metadata = MetaData(naming_convention=_NAMES)
+from ratchet.store.models.columns import LONGEST_NAME, Base, UtcTime
 
 
 class Dataset(Base):

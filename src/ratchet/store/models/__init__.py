@@ -1,0 +1,10 @@
+"""The tables, by subject: data and metrics, runs.
+
+Written for SQLite and PostgreSQL alike: plain types, and every constraint has a name, which migrations need.
+"""
+
+from ratchet.store.models.columns import LONGEST_NAME, Base
+from ratchet.store.models.data import Dataset, DatasetVersion, Metric, MetricVersion
+from ratchet.store.models.runs import Run, RunRound
+
+__all__ = ["LONGEST_NAME", "Base", "Dataset", "DatasetVersion", "Metric", "MetricVersion", "Run", "RunRound"]
