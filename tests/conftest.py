@@ -10,6 +10,8 @@ import pytest
 
 import ratchet.cli  # and with it ratchet, before any test imports torch: it sets how OpenMP waits
 
+from .databases import each_database, postgres_server, postgres_url  # noqa: F401 - fixtures
+
 # Read by libraries when they are imported, which is before any fixture runs; subprocesses inherit it. Models this small
 # gain nothing from a second thread, and on a busy machine two threads that wait for each other take ten times longer.
 os.environ.update(
@@ -39,7 +41,8 @@ def _own_folders(tmp_path, monkeypatch):
     """Keep every file out of the user's folders, also in subprocesses."""
     monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    for name in ("FORCE_COLOR", "RATCHET_DATABASE", "RATCHET_ARTIFACTS"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

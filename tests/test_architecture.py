@@ -87,7 +87,7 @@ def test_torch_stays_in_the_engine(path):
 def test_starting_up_loads_neither_torch_nor_a_web_framework(code):
     heavy = (
         "('torch', 'transformers', 'peft', 'datasets', 'fastapi', 'starlette', 'matplotlib', 'sympy', 'sqlalchemy', "
-        "'alembic', 'pyarrow', 'reasoning_gym')"
+        "'alembic', 'pyarrow', 'reasoning_gym', 'psycopg', 'fsspec')"
     )
     check = f"import sys\n{code}\nprint([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)

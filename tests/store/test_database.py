@@ -1,8 +1,8 @@
 """The database: its tables are those of the models, it is opened by many processes, and what it refuses is said."""
 
-import sqlite3
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -22,7 +22,7 @@ from ratchet.store.models import Base, Metric, MetricVersion
 
 
 @pytest.fixture
-def database():
+def database(each_database):
     opened = Database()
     yield opened
     opened.close()
@@ -79,14 +79,27 @@ def test_every_constraint_has_the_name_that_migrations_will_look_for(database):
         assert all(names), table
 
 
-def test_readers_do_not_wait_for_a_writer_and_foreign_keys_hold(database):
-    MetricStore(database).add("one", "x = 1")
-    writer = sqlite3.connect(ratchet_home() / "ratchet.db", isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")
-    assert [one.name for one in MetricStore(database).all()] == ["one"]
-    writer.execute("ROLLBACK")
-    writer.close()
-    with pytest.raises(sa.exc.IntegrityError, match="FOREIGN KEY"):
+def test_readers_do_not_wait_for_a_writer(database):
+    store = MetricStore(database)
+    store.add("one", "x = 1")
+    entered, looked, found = threading.Event(), threading.Event(), []
+
+    def work(session):
+        session.execute(sa.update(Metric).values(name="two"))
+        entered.set()
+        found.append(looked.wait(60))
+
+    writer = threading.Thread(target=database.write, args=(work,))
+    writer.start()
+    assert entered.wait(60)
+    assert [one.name for one in store.all()] == ["one"]
+    looked.set()
+    writer.join(60)
+    assert (found, [one.name for one in store.all()]) == ([True], ["two"])
+
+
+def test_foreign_keys_hold(database):
+    with pytest.raises(sa.exc.IntegrityError, match=r"(?i)foreign key"):
         database.write(
             lambda session: session.execute(
                 sa.insert(MetricVersion).values(
@@ -97,10 +110,7 @@ def test_readers_do_not_wait_for_a_writer_and_foreign_keys_hold(database):
 
 
 def test_a_database_of_a_newer_ratchet_is_refused_in_words(database):
-    database.close()
-    with sqlite3.connect(ratchet_home() / "ratchet.db") as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    connection.close()
+    database.write(lambda session: session.execute(sa.text("UPDATE alembic_version SET version_num = '9999'")))
     with pytest.raises(Conflict, match=r"written by a newer version of Ratchet \(it is at 9999, this one knows up to"):
         Database()
 
@@ -124,7 +134,14 @@ def test_the_environment_names_another_database(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url", ["no url with hunter2", "mysql://user:hunter2@host/base", "sqlite://", "sqlite:///:memory:"]
+    "url",
+    [
+        "no url with hunter2",
+        "mysql://user:hunter2@host/base",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "postgresql://user:hunter2@host",
+    ],
 )
 def test_a_database_that_cannot_be_used_is_refused_without_its_password(monkeypatch, url):
     monkeypatch.setenv("RATCHET_DATABASE", url)

@@ -18,7 +18,7 @@ CONFIG = RunConfig(project="sums", seed=7)
 
 
 @pytest.fixture
-def database():
+def database(each_database):
     opened = Database()
     yield opened
     opened.close()

@@ -1,25 +1,29 @@
 """The connection to the database: where it is, how it is brought up to date, and what its faults are called.
 
-SQLite in ``RATCHET_HOME/ratchet.db`` unless ``RATCHET_DATABASE`` holds another URL. Several processes may use it at
-once: readers never wait (write-ahead log), writers take their turn. The migrations run when a process first uses a
-database that is behind; they hold the write lock, so that two processes never migrate at once.
+SQLite in ``RATCHET_HOME/ratchet.db`` unless ``RATCHET_DATABASE`` holds another URL, of a SQLite file or of a
+PostgreSQL database. Several processes may use it at once: readers see one moment of it, writers take their turn. The
+migrations run when a process first uses a database that is behind, as a writer. What differs between the two kinds is
+in ``sqlite.py`` and ``postgres.py``.
 """
 
 import logging
 import os
-import sqlite3
+import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from ratchet.errors import Conflict, DiskFull, InvalidSetting
-from ratchet.files import disk_full_as_error, ratchet_home, unusable_as_error
+from ratchet.errors import Conflict, InvalidSetting
+from ratchet.files import ratchet_home
+from ratchet.store import postgres, sqlite
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +32,8 @@ HEAD = "0002"
 URL_VARIABLE = "RATCHET_DATABASE"
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
-_BUSY_SECONDS = 30  # how long a writer waits for its turn; a write takes milliseconds
-_ATTEMPTS = 20  # of a write that met another one: each such meeting means that the other has got through
-_HOME_ADVICE = "Set RATCHET_HOME to a folder that can be written to."
+_EXAMPLES = "sqlite:////path/ratchet.db or postgresql://user@host/database"
+_RETRIES, _PAUSE_SECONDS = 8, 0.05  # of a write that other programs' locks undid; each pause is twice the one before
 
 Written = TypeVar("Written")
 
@@ -48,13 +51,12 @@ def database_url() -> URL:
         url = sa.make_url(given)
     except ArgumentError as error:
         # The text is not shown: it may hold a password.
+        raise InvalidSetting(f"{URL_VARIABLE} is not a database URL. Write it like {_EXAMPLES}.") from error
+    is_file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
+    if not is_file and not (postgres.is_postgres(url) and url.database):
         raise InvalidSetting(
-            f"{URL_VARIABLE} is not a database URL. Write it like sqlite:////path/ratchet.db."
-        ) from error
-    if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
-        raise InvalidSetting(
-            f"{URL_VARIABLE} names a {url.get_backend_name()} database; so far it must be a SQLite file such as "
-            "sqlite:////path/ratchet.db."
+            f"{URL_VARIABLE} names a {url.get_backend_name()} database that Ratchet cannot use. Give a SQLite file or "
+            f"a named PostgreSQL database, such as {_EXAMPLES}."
         )
     return url
 
@@ -64,20 +66,20 @@ class Database:
 
     Raises:
         Conflict: it cannot be opened, is damaged, or was written by a newer version of Ratchet.
+        InvalidSetting: what its kind needs is not installed.
     """
 
     def __init__(self, url: URL | None = None) -> None:
         self._url = url or database_url()
-        self.name = self._url.render_as_string(hide_password=True)
-        file = Path(self._url.database or "")
-        with unusable_as_error(file.parent, _HOME_ADVICE), disk_full_as_error(file, _HOME_ADVICE):
-            file.parent.mkdir(parents=True, exist_ok=True)
+        self.name = postgres.shown(self._url)
+        self._kind = postgres if postgres.is_postgres(self._url) else sqlite
+        self._engine = self._kind.engine(self._url)
         try:
-            self._engine = _engine(self._url)
-        except NoSuchModuleError as error:
-            raise InvalidSetting(f"{URL_VARIABLE} names a kind of database that is not installed.") from error
-        with self._faults():
-            self._migrate()
+            with self._faults():
+                self._migrate()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the connections."""
@@ -89,17 +91,20 @@ class Database:
             return work(session)
 
     def write(self, work: Callable[[Session], Written]) -> Written:
-        """Do ``work`` in one transaction, and again from its beginning where another process got in between.
+        """Do ``work`` in one transaction. No other writer of ours comes in between.
 
-        ``work`` must hold all that its changes rest on: what it read before an attempt may be out of date.
+        ``work`` is done again from its beginning where other programs' locks undid it, so it must hold all that its
+        changes rest on.
         """
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                with self._faults(), Session(self._engine.execution_options(writes=True)) as session, session.begin():
-                    return work(session)
-            except IntegrityError:
-                if attempt == _ATTEMPTS:
-                    raise
+        with self._faults():
+            for attempt in count():
+                try:
+                    with Session(self._engine.execution_options(writes=True)) as session, session.begin():
+                        return work(session)
+                except DBAPIError as error:
+                    if not postgres.is_to_try_again(error) or attempt == _RETRIES:
+                        raise
+                time.sleep(_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1))
         raise AssertionError("not reached")
 
     def _migrate(self) -> None:
@@ -107,7 +112,7 @@ class Database:
             if _revision(connection) == HEAD:
                 return
         with self._engine.execution_options(writes=True).begin() as connection:
-            # Asked again with the write lock held: another process may have done it.
+            # Asked again in this writer's turn: another process may have done it.
             found = _revision(connection)
             if found == HEAD:
                 return
@@ -122,32 +127,7 @@ class Database:
         except IntegrityError:
             raise
         except DBAPIError as error:
-            reason = str(error.orig)
-            if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-                raise DiskFull(f"The disk that holds the database {self.name} is full. Free some space.") from error
-            raise Conflict(
-                f"The database {self.name} cannot be used ({reason}). Correct that, or name another one with "
-                f"{URL_VARIABLE} or RATCHET_HOME."
-            ) from error
-
-
-def _engine(url: URL) -> sa.Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
-
-    @sa.event.listens_for(engine, "connect")
-    def set_up(connection: Any, _: object) -> None:
-        connection.isolation_level = None  # the driver's own BEGIN comes too late, only before the first change
-        for pragma in (f"busy_timeout={_BUSY_SECONDS * 1000}", "journal_mode=WAL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {pragma}").close()
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
-        # A transaction that turns from reading to writing is refused at once where another has written meanwhile; one
-        # that says at its start that it will write waits for its turn.
-        writes = connection.get_execution_options().get("writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
+            raise self._kind.fault(error, self._url) from error
 
 
 def _revision(connection: sa.Connection) -> str | None:

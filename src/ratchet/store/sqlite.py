@@ -1,0 +1,54 @@
+"""SQLite as our database: readers never wait (write-ahead log), writers wait for their turn."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+
+from ratchet.errors import Conflict, DiskFull, RatchetError
+from ratchet.files import disk_full_as_error, unusable_as_error
+
+_BUSY_SECONDS = 30  # how long a writer waits for its turn; a write takes milliseconds
+_HOME_ADVICE = "Set RATCHET_HOME to a folder that can be written to."
+
+
+def engine(url: URL) -> sa.Engine:
+    """Return the engine of a file; its folder is made where it is missing.
+
+    Raises:
+        Conflict: there can be no such folder.
+        DiskFull: there is no room for it.
+    """
+    file = Path(url.database or "")
+    with unusable_as_error(file.parent, _HOME_ADVICE), disk_full_as_error(file, _HOME_ADVICE):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    made = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
+
+    @sa.event.listens_for(made, "connect")
+    def set_up(connection: Any, _: object) -> None:
+        connection.isolation_level = None  # the driver's own BEGIN comes too late, only before the first change
+        for pragma in (f"busy_timeout={_BUSY_SECONDS * 1000}", "journal_mode=WAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    @sa.event.listens_for(made, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # A transaction that turns from reading to writing is refused at once where another has written meanwhile; one
+        # that says at its start that it will write waits for its turn.
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return made
+
+
+def fault(error: DBAPIError, url: URL) -> RatchetError:
+    """Return in words why the database cannot be used."""
+    name = url.render_as_string()
+    if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return DiskFull(f"The disk that holds the database {name} is full. Free some space.")
+    return Conflict(
+        f"The database {name} cannot be used ({error.orig}). Correct that, or name another one with RATCHET_DATABASE "
+        "or RATCHET_HOME."
+    )

@@ -1,0 +1,148 @@
+"""A PostgreSQL server for tests, from the programs of the distribution: its own folder and socket, no network, no sync.
+
+The server runs as an ordinary user, since PostgreSQL refuses to run as root. Each test gets a database of its own.
+"""
+
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+_ASK_SECONDS, _START_SECONDS = 0.05, 60
+
+
+def without_server(what, advice):
+    """Skip a test that needs a server which is not installed; where nothing may be skipped, fail it."""
+    reason = f"{what} is not installed: {advice}"
+    if os.environ.get("RATCHET_TESTS") == "all":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def _programs():
+    """Return the folder of the newest server's programs."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    if found:
+        return found[-1]
+    initdb = shutil.which("initdb")
+    return Path(initdb).parent if initdb else without_server("PostgreSQL", "apt install postgresql")
+
+
+class Server:
+    """A running server. ``url`` is of one of its databases, as its superuser, who needs no password."""
+
+    def __init__(self, programs):
+        self._programs = programs
+        self._user = None if os.geteuid() else next(name for name in ("postgres", "nobody") if _exists(name))
+        self._process = None
+        self._names = itertools.count()
+        # Not under pytest's folder, which that user cannot enter, and short: a socket's path has at most 107 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="ratchet-pg-", dir="/tmp"))
+        if self._user:
+            shutil.chown(self.folder, self._user)
+        initdb = ("initdb", "--pgdata=data", "--username=tester", "--auth=trust", "--no-sync", "--locale=C.UTF-8")
+        self._run(*initdb, "--encoding=UTF8")
+        # One user who needs a password, for the tests of wrong ones.
+        rules = self.folder / "data/pg_hba.conf"
+        rules.write_text("local all guarded scram-sha-256\nlocal all all trust\n")
+        self.start()
+
+    def _options(self):
+        return {
+            "cwd": self.folder,
+            "user": self._user,
+            "group": _group(self._user),
+            "extra_groups": [] if self._user else None,
+        }
+
+    def _run(self, program, *arguments):
+        done = subprocess.run(
+            [self._programs / program, *arguments], capture_output=True, text=True, check=False, **self._options()
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self):
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": self.folder,
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+            "shared_buffers": "16MB",
+            "max_connections": "60",
+            "log_destination": "stderr",
+        }
+        flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", "data", *flags], stdout=log, stderr=log, **self._options()
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while subprocess.run(
+            [self._programs / "pg_isready", "-q", "-h", self.folder], check=False, timeout=_START_SECONDS
+        ).returncode:
+            assert self._process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < deadline, "the server does not start"
+            time.sleep(_ASK_SECONDS)
+
+    def stop(self):
+        """Stop it; connections break."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(_START_SECONDS)
+
+    def psql(self, statement, database="postgres"):
+        """Run a statement as the superuser; return what it printed."""
+        return self._run("psql", "-h", self.folder, "-U", "tester", "-d", database, "-Atqc", statement)
+
+    def url(self, database, user="tester", password=None):
+        account = user if password is None else f"{user}:{password}"
+        return f"postgresql://{account}@/{database}?host={self.folder}"
+
+    def new_url(self):
+        """Make an empty database and return its URL."""
+        name = f"ratchet_{next(self._names)}"
+        self.psql(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+
+def _exists(user):
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _group(user):
+    return pwd.getpwnam(user).pw_gid if user else None
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """A server for all tests of this process."""
+    server = Server(_programs())
+    yield server
+    server.stop()
+    shutil.rmtree(server.folder)
+
+
+@pytest.fixture
+def postgres_url(postgres_server):
+    """The URL of a new, empty database."""
+    return postgres_server.new_url()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def each_database(request, monkeypatch):
+    """Let the test run once with each kind of database; also processes that it starts get it. Returns the kind."""
+    if request.param == "postgresql":
+        monkeypatch.setenv("RATCHET_DATABASE", request.getfixturevalue("postgres_url"))
+    return request.param
