@@ -28,7 +28,7 @@ from ratchet.store import postgres, sqlite
 log = logging.getLogger(__name__)
 
 # The newest migration, so that a database that is up to date is known without loading Alembic; a test compares.
-HEAD = "0002"
+HEAD = "0003"
 URL_VARIABLE = "RATCHET_DATABASE"
 
 _MIGRATIONS = Path(__file__).parent / "migrations"

@@ -1,10 +1,35 @@
-"""The tables, by subject: data and metrics, runs.
+"""The tables, by subject: data and metrics, runs, and what training leads to.
 
 Written for SQLite and PostgreSQL alike: plain types, and every constraint has a name, which migrations need.
 """
 
 from ratchet.store.models.columns import LONGEST_NAME, Base
 from ratchet.store.models.data import Dataset, DatasetVersion, Metric, MetricVersion
+from ratchet.store.models.results import (
+    Adapter,
+    Benchmark,
+    Evaluation,
+    Experiment,
+    ExperimentEvaluation,
+    Loop,
+    LoopRound,
+)
 from ratchet.store.models.runs import Run, RunRound
 
-__all__ = ["LONGEST_NAME", "Base", "Dataset", "DatasetVersion", "Metric", "MetricVersion", "Run", "RunRound"]
+__all__ = [
+    "LONGEST_NAME",
+    "Adapter",
+    "Base",
+    "Benchmark",
+    "Dataset",
+    "DatasetVersion",
+    "Evaluation",
+    "Experiment",
+    "ExperimentEvaluation",
+    "Loop",
+    "LoopRound",
+    "Metric",
+    "MetricVersion",
+    "Run",
+    "RunRound",
+]

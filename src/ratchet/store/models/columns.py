@@ -14,6 +14,7 @@ _NAMES = {
     "pk": "pk_%(table_name)s",
 }
 LONGEST_NAME = 100  # characters, of a dataset, a metric or a project
+LONGEST_ID = 40
 
 
 class UtcTime(TypeDecorator[datetime]):

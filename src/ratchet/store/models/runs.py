@@ -7,9 +7,7 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Str
 from sqlalchemy.orm import Mapped, mapped_column
 
 from ratchet.records import Ending, RunKind, RunRelation, RunStatus
-from ratchet.store.models.columns import LONGEST_NAME, Base, UtcTime, one_of
-
-LONGEST_ID = 40
+from ratchet.store.models.columns import LONGEST_ID, LONGEST_NAME, Base, UtcTime, one_of
 
 
 class Run(Base):

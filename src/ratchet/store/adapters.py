@@ -1,0 +1,76 @@
+"""Adapters in the database: what weights there are, of which base model, and where. The weights are files."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from ratchet.errors import NotFound
+from ratchet.store.database import Database
+from ratchet.store.models import Adapter
+
+
+@dataclass(frozen=True)
+class StoredAdapter:
+    """The adapter that a run kept.
+
+    ``revision`` is the commit of the base model, or the content hash of a local one. ``sha256`` is of the weights file.
+    ``url`` is where the run's files are in the storage of artifacts, empty where they are in their folder alone.
+    """
+
+    run: str
+    base_model: str
+    revision: str
+    sha256: str
+    folder: Path | None
+    url: str
+    created_at: datetime
+
+
+class AdapterStore:
+    """The adapters of all runs, one a run."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def enter(
+        self, run: str, *, base_model: str, revision: str, sha256: str, folder: Path | None, url: str = ""
+    ) -> StoredAdapter:
+        """Enter the adapter that a run ended with, in place of the one that it ended with before it was resumed."""
+
+        def work(session: Session) -> StoredAdapter:
+            adapter = session.scalar(sa.select(Adapter).where(Adapter.run_id == run))
+            if adapter is None:
+                adapter = Adapter(run_id=run)
+                session.add(adapter)
+            if adapter.sha256 != sha256:
+                adapter.created_at = datetime.now(UTC)
+            adapter.base_model, adapter.revision, adapter.sha256 = base_model, revision, sha256
+            adapter.folder, adapter.url = None if folder is None else str(folder), url
+            session.flush()
+            return _stored(adapter)
+
+        return self._database.write(work)
+
+    def of_run(self, run: str) -> StoredAdapter:
+        """Return the adapter of a run.
+
+        Raises:
+            NotFound: it has none.
+        """
+
+        def work(session: Session) -> StoredAdapter | None:
+            found = session.scalar(sa.select(Adapter).where(Adapter.run_id == run))
+            return None if found is None else _stored(found)
+
+        found = self._database.read(work)
+        if found is None:
+            raise NotFound(f"Run {run} has no adapter in the database: it has not ended with one.")
+        return found
+
+
+def _stored(row: Adapter) -> StoredAdapter:
+    folder = None if row.folder is None else Path(row.folder)
+    return StoredAdapter(str(row.run_id), row.base_model, row.revision, row.sha256, folder, row.url, row.created_at)
