@@ -58,7 +58,9 @@ def test_ties_make_it_kendalls_tau_b_with_a_continuity_correction(values):
 
 @given(st.lists(FINITE, min_size=6, max_size=80, unique=True))
 def test_without_ties_it_agrees_with_scipy(values):
-    assert mann_kendall(values)[1] == pytest.approx(kendalltau(range(len(values)), values, method="exact").pvalue)
+    # Above 50 values it is an approximation, which is good to half a percent.
+    oracle = kendalltau(range(len(values)), values, method="exact").pvalue
+    assert mann_kendall(values)[1] == pytest.approx(oracle, abs=1e-9 if len(values) <= 50 else 0.005)
 
 
 @given(st.lists(FINITE, min_size=6, max_size=60))

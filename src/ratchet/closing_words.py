@@ -5,6 +5,7 @@ records alone: numbers, never the text of a prompt or an answer.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ratchet.records import RoundRecord
 
@@ -35,13 +36,31 @@ def has_no_signal(records: Sequence[RoundRecord]) -> bool:
     return bool(sampled) and not any(record.informative_groups for record in sampled)
 
 
+class DeadSignal(NamedTuple):
+    """Why groups of rounds had no signal: the cause, the counts it was read off, and what to do about it."""
+
+    cause: str
+    counts: str
+    remedy: str
+
+
 def no_signal(rounds: Sequence[RoundRecord]) -> str:
     """Say in words why no group of these rounds had a signal, and what to do about it."""
+    found = why_no_signal(rounds)
+    return (
+        f"There was no learning signal in rounds {rounds[0].round} to {rounds[-1].round}: {found.cause} "
+        f"({found.counts}). {found.remedy}"
+    )
+
+
+def why_no_signal(rounds: Sequence[RoundRecord]) -> DeadSignal:
+    """Find out why answers to a prompt scored alike in these rounds, by what became of most of them."""
     total = {outcome: sum(record.outcomes[outcome] for record in rounds) for outcome in rounds[0].outcomes}
     answers = sum(total.values())
     score_sum = sum((record.reward or 0.0) for record in rounds) / len(rounds)
     common = max(total, key=lambda outcome: total[outcome])
     counted = ", ".join(f"{number} {outcome.replace('_', ' ')}" for outcome, number in total.items() if number)
+    counts = f"{counted} of {answers} answers; mean score {score_sum:.2f}"
     if common == "graded":
         accuracy = sum(record.accuracy or 0.0 for record in rounds) / len(rounds)
         easier = "Start from a model that sometimes succeeds, show worked examples, give partial credit, or choose "
@@ -62,7 +81,4 @@ def no_signal(rounds: Sequence[RoundRecord]) -> str:
             ),
             "failed": ("the verifier failed on most answers", "Check the verifier."),
         }[common]
-    return (
-        f"There was no learning signal in rounds {rounds[0].round} to {rounds[-1].round}: {cause} "
-        f"({counted} of {answers} answers; mean score {score_sum:.2f}). {remedy}"
-    )
+    return DeadSignal(cause, counts, remedy)
