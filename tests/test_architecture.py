@@ -30,7 +30,8 @@ LAYERS = [
         "report_store",
         "shown",
     ],
-    ["datasets", "sandbox"],
+    ["datasets", "sandbox", "stats"],
+    ["health"],  # what records say; torch-free, for worker and surfaces alike
     ["verifiers"],
     ["readiness"],  # what is checked before a model loads
     ["engine", "store"],  # torch, transformers and PEFT: here and nowhere else | the database, blind to the engine
@@ -87,7 +88,7 @@ def test_torch_stays_in_the_engine(path):
 def test_starting_up_loads_neither_torch_nor_a_web_framework(code):
     heavy = (
         "('torch', 'transformers', 'peft', 'datasets', 'fastapi', 'starlette', 'matplotlib', 'sympy', 'sqlalchemy', "
-        "'alembic', 'pyarrow', 'reasoning_gym', 'psycopg', 'fsspec')"
+        "'alembic', 'pyarrow', 'reasoning_gym', 'psycopg', 'fsspec', 'scipy')"
     )
     check = f"import sys\n{code}\nprint([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
