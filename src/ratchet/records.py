@@ -110,12 +110,16 @@ class Completion:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One completion with its grade and the reward made of it; ``format`` is 1 when the bonus was earned, else 0."""
+    """One completion with its grade and the reward made of it; ``format`` is 1 when the bonus was earned, else 0.
+
+    ``watch`` is what the watch metric found, None without one. It is no part of the reward.
+    """
 
     completion: Completion
     grade: Grade
     format: float
     reward: float
+    watch: Grade | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,8 @@ class Seconds(Record):
 class Validation(Record):
     """Greedy answers to the validation sample: shares of 0..1 over ``prompts`` answers.
 
-    ``watch`` is the mean of the watch metric, None without one. ``loss`` is the mean loss over the sample, None for rl.
+    ``watch`` is the mean of the watch metric over those answers on which it did not fail, None without one or where it
+    failed on all; ``watch_failures`` counts the others by kind. ``loss`` is the mean loss over the sample, None for rl.
     """
 
     prompts: int
@@ -160,6 +165,7 @@ class Validation(Record):
     parts: dict[str, float] = {}
     answer_tokens: float = 0.0
     watch: float | None = None
+    watch_failures: dict[str, int] = {}
     loss: float | None = None
 
 
@@ -189,7 +195,7 @@ class RoundRecord(Record):
 
     ``reward``, ``accuracy`` and ``outcomes`` count every sampled answer, those of groups without signal too.
     ``entropy`` is the mean negative log-probability of the sampled tokens, an unbiased estimate in nats; None where
-    the sampler cannot tell it. ``watch`` is the mean of the watch metric over the sampled answers, None without one.
+    the sampler cannot tell it. ``watch`` and ``watch_failures`` are those of the sampled answers, as in a validation.
     ``cost`` is what the run had cost when the round ended. ``oldest_rollouts`` is the first round whose samples were
     kept when this one ended, where older ones were removed.
     """
@@ -211,6 +217,7 @@ class RoundRecord(Record):
     answer_tokens: float | None = None
     entropy: float | None = None
     watch: float | None = None
+    watch_failures: dict[str, int] = {}
     learned: Learned | None = None
     # Neither is there where it says nothing: without a price no cost is shown anywhere.
     cost: float | None = Field(default=None, exclude_if=_is_none)

@@ -2,7 +2,23 @@
 
 from typing import Any
 
-from ratchet.records import Group, RoundRecord
+from ratchet.records import Group, Rollout, RoundRecord
+
+
+def watch_value(rollout: Rollout) -> float | None:
+    """Return what the watch metric gives an answer; None without one, or where it failed."""
+    grade = rollout.watch
+    if grade is None or grade.outcome == "failed":
+        return None
+    return grade.correctness if grade.score is None else grade.score
+
+
+def _watched(rollout: Rollout) -> dict[str, Any]:
+    """Return what an answer's line says of the watch metric, nothing without one."""
+    grade = rollout.watch
+    if grade is None:
+        return {}
+    return {"watch": watch_value(rollout), "watch_outcome": grade.outcome, "watch_failure": grade.failure}
 
 
 def rollout_row(group: Group) -> dict[str, Any]:
@@ -21,6 +37,7 @@ def rollout_row(group: Group) -> dict[str, Any]:
                 "outcome": rollout.grade.outcome,
                 "failure": rollout.grade.failure,
                 "tokens": len(rollout.completion.token_ids),
+                **_watched(rollout),
             }
             for rollout in group.rollouts
         ],
@@ -45,6 +62,14 @@ def log_line(record: RoundRecord) -> str:
                 f"gap={learned.sampler_gap:.2e} importance={learned.importance_mean:.4f} "
                 f"largest={learned.importance_max:.4f} capped={learned.importance_capped:.4f}"
             )
+    for name, watch, failures in (
+        ("watch", record.watch, record.watch_failures),
+        ("validation_watch", record.validation.watch, record.validation.watch_failures),
+    ):
+        if watch is not None:
+            parts.append(f"{name}={watch:.4f}")
+        if failures:
+            parts.append(f"{name}_failed={sum(failures.values())}")
     parts += [
         f"validation={record.validation.accuracy:.4f} best_round={record.best_round}",
         f"sampling={seconds.sampling:.1f} grading={seconds.grading:.1f} update={seconds.update:.1f} "

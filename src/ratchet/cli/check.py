@@ -58,6 +58,7 @@ def _summary(report: Readiness) -> dict[str, str]:
         "Device": report.device or f"{config.device}, which is not there",
         "Data": f"{config.data.source}: {rows} rows" if rows else f"{config.data.source}: not read",
         "Verifier": config.verifier.kind if config.verifier else "none",
+        **({"Watch metric": config.watch.kind} if config.watch else {}),
         "Rounds": f"{rl.rounds}, of {rl.prompts_per_round} prompts with {rl.answers_per_prompt} answers each",
         "Longest prompt": prompt,
         "Longest answer": f"{rl.max_answer_tokens:,} tokens",

@@ -118,11 +118,17 @@ def round_line(record: RoundRecord, rounds: int | None, currency: str = "") -> s
     of = f"/{rounds}" if rounds else ""
     best = "  [green]best so far[/green]" if record.best_round == record.round else ""
     line = f"Round {record.round:>3}{of}  validation {record.validation.accuracy:6.1%}"
+    if record.validation.watch is not None:
+        line += f"  watch {record.validation.watch:6.1%}"
     if record.reward is not None:
         line += f"  reward {record.reward:.3f}  signal {record.signal_fraction:4.0%}"
+        if record.watch is not None:
+            line += f"  watch {record.watch:.3f}"
         for outcome in OUTCOMES[1:]:
             if count := record.outcomes.get(outcome, 0):
                 line += f"  {outcome.replace('_', ' ')} {count}"
             if outcome == "unparseable" and count > PARSE_FAILURE_WARNING * sum(record.outcomes.values()):
                 line += f" [yellow](above {PARSE_FAILURE_WARNING:.0%})[/yellow]"
+    if failed := sum(record.watch_failures.values()) + sum(record.validation.watch_failures.values()):
+        line += f"  watch metric failed {failed}"
     return f"{line}  {record.seconds.total:.1f} s, {record.seconds.validation:.1f} s of it validation{cost}{best}"

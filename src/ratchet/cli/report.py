@@ -23,20 +23,24 @@ def sparkline(values: list[float]) -> str:
 
 
 def rounds_table(records: list[RoundRecord]) -> Table:
-    """Return the table of rounds."""
+    """Return the table of rounds; ``watch`` holds the watch metric on the sampled answers, where the run has one."""
     # Plain and narrow: nine columns must fit 80 characters.
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in ("round", "validation", "reward", "signal", "cut off", "unparsed", "tokens", "entropy", "seconds"):
+    is_watched = any(record.watch is not None for record in records)
+    columns = ["round", "validation", "reward", "signal", "cut off", "unparsed", "tokens", "entropy", "seconds"]
+    for column in (*columns[:3], *(["watch"] if is_watched else []), *columns[3:]):
         table.add_column(column, justify="right", no_wrap=True)
     for record in records:
         best = record.round == record.best_round
         number = f"{record.round} *" if best and record.round == records[-1].best_round else str(record.round)
         cells = [number, f"{record.validation.accuracy:.1%}"]
         if record.reward is None:
-            cells += [""] * 6
+            cells += [""] * (6 + is_watched)
         else:
+            watched = ["" if record.watch is None else f"{record.watch:.3f}"] if is_watched else []
             cells += [
                 f"{record.reward:.3f}",
+                *watched,
                 f"{record.informative_groups}/{record.groups}",
                 str(record.outcomes.get("cut_off", 0)),
                 str(record.outcomes.get("unparseable", 0)),

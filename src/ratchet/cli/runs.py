@@ -1,10 +1,11 @@
-"""``ratchet runs list | show | samples``."""
+"""``ratchet runs list | show | health | samples``."""
 
 import json
 from typing import Any
 
 import click
 
+from ratchet.cli.health import health
 from ratchet.cli.train import json_option
 
 
@@ -12,7 +13,7 @@ def runs() -> click.Command:
     """Return the group."""
     return click.Group(
         "runs",
-        help="List runs, show one, read its samples.",
+        help="List runs, show one and its health, read its samples.",
         commands=[
             click.Command("list", callback=_list, help="List all runs, newest last.", params=[json_option()]),
             click.Command(
@@ -21,6 +22,7 @@ def runs() -> click.Command:
                 help="Show a run: its rounds and how it ended; with --json all settings too.",
                 params=[click.Argument(["run_or_folder"]), json_option()],
             ),
+            health(),
             click.Command(
                 "samples",
                 callback=_samples,
@@ -78,12 +80,17 @@ def _show(run_or_folder: str, as_json: bool) -> None:
     summary = service.summary(run_or_folder)
     if as_json:
         rounds = [record.model_dump(mode="json") for record in summary.records]
-        click.echo(json.dumps({**_fields(summary), "config": summary.config.model_dump(mode="json"), "rounds": rounds}))
+        fields = {**_fields(summary), "config": summary.config.model_dump(mode="json"), "rounds": rounds}
+        click.echo(json.dumps({**fields, "health": service.run_health(summary).model_dump(mode="json")}))
         return
     from ratchet.cli.console import console_for
+    from ratchet.cli.health import print_health
     from ratchet.cli.report import print_summary
 
-    print_summary(console_for(as_json), summary)
+    console = console_for(as_json)
+    print_summary(console, summary)
+    if summary.records:
+        print_health(console, service.run_health(summary))
 
 
 def _samples(run_or_folder: str, number: int | None, prompts: int, whole: bool, as_json: bool) -> None:

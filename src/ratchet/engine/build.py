@@ -128,6 +128,8 @@ def new_grader(prepared: Prepared) -> Grader:
         prepared.chat.prefilled_think,
         # A function of the user's need not be safe in several threads.
         threads=1 if config.verifier is None or takes_function(config.verifier) else _GRADER_THREADS,
+        watch=prepared.watch,
+        watch_threads=_GRADER_THREADS,
     )
 
 

@@ -3,7 +3,14 @@
 from collections.abc import Callable, Sequence
 
 from ratchet.engine.distribution import GREEDY
-from ratchet.engine.grading import Grader, grade_while_sampling, outcome_counts, part_means
+from ratchet.engine.grading import (
+    Grader,
+    grade_while_sampling,
+    outcome_counts,
+    part_means,
+    watch_failure_counts,
+    watch_mean,
+)
 from ratchet.engine.sampler import Sampler, SampleRequest
 from ratchet.records import EncodedPrompt, Rollout, Validation
 
@@ -31,5 +38,7 @@ def score(
         outcomes=outcome_counts(rollouts),
         parts=part_means(rollouts),
         answer_tokens=sum(len(rollout.completion.token_ids) for rollout in rollouts) / count,
+        watch=watch_mean(rollouts),
+        watch_failures=watch_failure_counts(rollouts),
     )
     return summary, rollouts

@@ -1,19 +1,21 @@
 """Grading: from a finished completion to a rollout, beside the sampler. The reward is in ``verifiers/reward.py``.
 
 What a verifier could not read, what hit the token limit and what the verifier failed on all score 0, but are counted
-apart: they point at the prompt, the limit and the verifier, not at the policy.
+apart: they point at the prompt, the limit and the verifier, not at the policy. A watch metric grades the same answers
+beside it, for the user's eyes: nothing is learned from it, and where it fails an answer is left out of its mean.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ratchet.config import RewardSettings
 from ratchet.engine.sampler import Sampled
-from ratchet.errors import SamplerFailed, VerifierFailing
+from ratchet.errors import SamplerFailed, SandboxUnavailable, VerifierFailing
 from ratchet.records import OUTCOMES, Completion, Grade, Group, Outcome, Prompt, Rollout
+from ratchet.round_lines import watch_value
 from ratchet.verifiers.base import Verifier
 from ratchet.verifiers.reward import Shaping, length_factor
 
@@ -23,7 +25,10 @@ FAILURE_LIMIT = 0.1
 
 @dataclass(frozen=True)
 class Grader:
-    """A verifier with the shaping around it."""
+    """A verifier with the shaping around it, and the watch metric beside it, if there is one.
+
+    Each has threads of its own: a slow watch metric holds up no reward, and the other way round.
+    """
 
     verifier: Verifier
     reward: RewardSettings
@@ -31,6 +36,8 @@ class Grader:
     prefilled_think: bool
     threads: int = 2
     on_graded: Callable[[], None] = lambda: None  # told of each answer, from the thread that graded it
+    watch: Verifier | None = None
+    watch_threads: int = 2
 
     @cached_property
     def _shaping(self) -> Shaping:
@@ -46,6 +53,19 @@ class Grader:
         earned = self._shaping.earned(grade, completion.text, length)
         return Rollout(completion, grade, earned.format, earned.reward)
 
+    def watched(self, completion: Completion, prompt: Prompt) -> Grade | None:
+        """Grade one completion by the watch metric, None without one. Never raises: it must not end a run."""
+        if self.watch is None:
+            return None
+        if completion.finish == "length":
+            return Grade(0.0, "cut_off")
+        try:
+            return self.watch.grade(completion.text, prompt)
+        except SandboxUnavailable:
+            return Grade(0.0, "failed", failure="sandbox")
+        except Exception:  # a verifier does not raise; one that does must not take the run along
+            return Grade(0.0, "failed", failure="execution")
+
 
 def grade_while_sampling(
     grader: Grader, prompts: Sequence[Prompt], stream: Generator[Sampled], answers: int
@@ -53,28 +73,40 @@ def grade_while_sampling(
     """Grade completions in other threads as they arrive; return each prompt's rollouts in the order of the answers.
 
     Args:
-        grader: The verifier and shaping.
+        grader: The verifier and shaping, and the watch metric.
         prompts: P of them; ``Sampled.request`` counts from 0 in this order.
         stream: A generator of ``Sampled``; it is closed, also when grading raises.
         answers: How many answers each prompt gets.
     """
-    futures: dict[tuple[int, int], Future[Rollout]] = {}
-    with ThreadPoolExecutor(grader.threads, thread_name_prefix="grader") as pool, closing(stream) as sampled:
+    futures: dict[tuple[int, int], tuple[Future[Rollout], Future[Grade | None]]] = {}
+
+    def graded(request: int, answer: int) -> Rollout:
+        rollout, watched = futures[request, answer]
+        return replace(rollout.result(), watch=watched.result())
+
+    with (
+        ThreadPoolExecutor(grader.threads, thread_name_prefix="grader") as pool,
+        ThreadPoolExecutor(grader.watch_threads, thread_name_prefix="watch") as watch_pool,
+        closing(stream) as sampled,
+    ):
         try:
             for item in sampled:
-                futures[item.request, item.answer] = pool.submit(grader.grade, item.completion, prompts[item.request])
+                given = item.completion, prompts[item.request]
+                futures[item.request, item.answer] = (
+                    pool.submit(grader.grade, *given),
+                    watch_pool.submit(grader.watched, *given),
+                )
             if missing := len(prompts) * answers - len(futures):
                 # Unknown is not wrong: nothing is made up for what was lost, and nobody waits for it.
                 raise SamplerFailed(
                     f"The sampler lost {missing} of {len(prompts) * answers} answers. Resume the run; if it happens "
                     "again, choose another Generation backend."
                 )
-            return [
-                tuple(futures[request, answer].result() for answer in range(answers)) for request in range(len(prompts))
-            ]
+            return [tuple(graded(request, answer) for answer in range(answers)) for request in range(len(prompts))]
         except BaseException:
             # The round is given up: what waits to be graded would only hold up the end.
             pool.shutdown(wait=False, cancel_futures=True)
+            watch_pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
@@ -88,12 +120,32 @@ def outcome_counts(rollouts: Iterable[Rollout]) -> dict[Outcome, int]:
 
 def failure_counts(rollouts: Iterable[Rollout]) -> dict[str, int]:
     """Count failed grades by kind."""
+    return _failures(rollout.grade for rollout in rollouts)
+
+
+def watch_failure_counts(rollouts: Iterable[Rollout]) -> dict[str, int]:
+    """Count by kind what the watch metric failed on."""
+    return _failures(rollout.watch for rollout in rollouts if rollout.watch)
+
+
+def _failures(grades: Iterable[Grade]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for rollout in rollouts:
-        if rollout.grade.outcome == "failed":
-            kind = rollout.grade.failure or "unknown"
+    for grade in grades:
+        if grade.outcome == "failed":
+            kind = grade.failure or "unknown"
             counts[kind] = counts.get(kind, 0) + 1
     return counts
+
+
+def watch_mean(rollouts: Iterable[Rollout]) -> float | None:
+    """Average what the watch metric found; None without one.
+
+    An answer that is cut off or unparseable counts 0, as it does for a verifier. One on which the metric failed is
+    left out, since nothing is known of it; None where it failed on all.
+    """
+    found = [watch_value(rollout) for rollout in rollouts]
+    known = [value for value in found if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def part_means(rollouts: Sequence[Rollout]) -> dict[str, float]:

@@ -22,7 +22,10 @@ from ratchet.verifiers.base import Verifier
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that has passed its checks. ``config`` is resolved, system prompt and worked examples included."""
+    """A run that has passed its checks. ``config`` is resolved, system prompt and worked examples included.
+
+    ``watch`` is the watch metric, None without one. Whoever has the object closes it.
+    """
 
     config: RunConfig
     verifier: Verifier
@@ -32,6 +35,13 @@ class Prepared:
     validation: tuple[EncodedPrompt, ...]
     heldout: tuple[EncodedPrompt, ...]
     notes: tuple[str, ...]
+    watch: Verifier | None = None
+
+    def close(self) -> None:
+        """Release what verifier and watch metric hold."""
+        self.verifier.close()
+        if self.watch:
+            self.watch.close()
 
 
 def prepare(config: RunConfig, function: Callable[..., Any] | None = None, rows: Rows | None = None) -> Prepared:
@@ -41,7 +51,7 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None, rows:
         config: Settings as given or as stored.
         function: The user's own verifier, for ``verifier.kind`` python.
         rows: What the checks before this one opened for the same settings; opened here otherwise. Their verifier is
-            the prepared run's, and is closed if this fails.
+            the prepared run's, as is their watch metric, and both are closed if this fails.
 
     Raises:
         InvalidSetting, IncompatibleData, MetricRefused, SandboxUnavailable, ModelUnavailable, NotReady: what is wrong,
@@ -71,11 +81,12 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None, rows:
         faults.raise_any()
     except BaseException:
         if rows:
-            rows.verifier.close()
+            rows.close()
         raise
     absent = left_out(files.name, towers_in(files.name, settings))
     notes = (*rows.notes, *absent, *fitted.notes, *steps, *advice(config, chat.prompts, len(fitted.train), device))
-    return Prepared(config, rows.verifier, chat, files, fitted.train, fitted.validation, fitted.heldout, notes)
+    splits = (fitted.train, fitted.validation, fitted.heldout)
+    return Prepared(config, rows.verifier, chat, files, *splits, notes, rows.watch)
 
 
 def data_hash(prepared: Prepared) -> str:

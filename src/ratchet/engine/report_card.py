@@ -10,6 +10,7 @@ and held-out prompts are not looked at, and the draws are none of the run's own.
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from ratchet.config import RunConfig
@@ -52,7 +53,8 @@ def make_report(prepared: Prepared, on_progress: OnProgress) -> ReportCard:
     policy = load_policy(prepared.config, prepared.chat, prepared.files)
     sampler = new_sampler(prepared, policy, Plan.fitted(prepared, policy))
     try:
-        groups, was_extended = drawn(prepared.config, prepared.train, sampler, new_grader(prepared), on_progress)
+        grader = replace(new_grader(prepared), watch=None)  # the report is of the verifier
+        groups, was_extended = drawn(prepared.config, prepared.train, sampler, grader, on_progress)
     finally:
         sampler.close()
     on_progress("probing", 0, 1)

@@ -35,6 +35,8 @@ from ratchet.engine.grading import (
     outcome_counts,
     part_means,
     refuse_failing_verifier,
+    watch_failure_counts,
+    watch_mean,
 )
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
@@ -247,6 +249,8 @@ def _record(
         failures=failure_counts(rollouts),
         answer_tokens=tokens / count,
         entropy=_entropy(rollouts, tokens),
+        watch=watch_mean(rollouts),
+        watch_failures=watch_failure_counts(rollouts),
         learned=learned,
     )
 

@@ -32,7 +32,7 @@ class Readiness:
         row_counts: Rows of each split that would be used.
         longest_prompt: Tokens of the longest of them, None where they could not be counted.
         window: Tokens that prompt and answer share, None where no limit is known.
-        rows: The opened rows, for a run that starts now; whoever has the report closes their verifier.
+        rows: The opened rows, for a run that starts now; whoever has the report closes it.
     """
 
     config: RunConfig
@@ -52,7 +52,7 @@ class Readiness:
     def close(self) -> None:
         """Release what the rows hold."""
         if self.rows:
-            self.rows.verifier.close()
+            self.rows.close()
 
 
 def check(
@@ -86,7 +86,7 @@ def check(
         return _with_rows(rows, faults, device, model, own_test, benchmarks)
     except BaseException:
         if rows:
-            rows.verifier.close()
+            rows.close()
         raise
 
 

@@ -1,4 +1,4 @@
-"""The rows of a run and what checks them: loaded, and every ground truth gradable."""
+"""The rows of a run and what checks them: loaded, and every ground truth gradable by verifier and watch metric."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from ratchet.config import RunConfig
 from ratchet.datasets import Dataset, load, worked_examples
 from ratchet.datasets.rows import MOST_NAMED_ROWS
-from ratchet.errors import Conflict, IncompatibleData
+from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 from ratchet.readiness.faults import Faults
 from ratchet.records import Prompt
 from ratchet.verifiers import Tried, Verifier, compile_pattern, make_verifier, takes_function
@@ -15,7 +15,7 @@ from ratchet.verifiers import Tried, Verifier, compile_pattern, make_verifier, t
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a run and its verifier, which whoever has them closes.
+    """The rows of a run with its verifier and its watch metric, None without one; whoever has them closes them.
 
     ``config`` is resolved, system prompt and worked examples included. ``notes`` are whole sentences for the user.
     """
@@ -24,10 +24,17 @@ class Rows:
     dataset: Dataset
     verifier: Verifier
     notes: tuple[str, ...]
+    watch: Verifier | None = None
+
+    def close(self) -> None:
+        """Release what verifier and watch metric hold."""
+        self.verifier.close()
+        if self.watch:
+            self.watch.close()
 
 
 def open_rows(config: RunConfig, function: Callable[..., Any] | None, faults: Faults) -> Rows | None:
-    """Load the rows of a run and check each ground truth; None where rows or verifier cannot be had.
+    """Load the rows of a run and check each ground truth; None where rows, verifier or watch metric cannot be had.
 
     Args:
         config: Settings as given or as stored.
@@ -36,12 +43,10 @@ def open_rows(config: RunConfig, function: Callable[..., Any] | None, faults: Fa
     """
     config = config.resolved()
     dataset: Dataset | None = None
-    verifier: Verifier | None = None
     with faults.gathered():
         if config.reward.format_bonus == "pattern" and config.reward.format_pattern:
             compile_pattern(config.reward.format_pattern)
-    with faults.gathered():
-        verifier = _verifier(config, function)
+    checking = _Checking.opened(config, function, faults)
     try:
         with faults.gathered():
             dataset = load(
@@ -49,28 +54,58 @@ def open_rows(config: RunConfig, function: Callable[..., Any] | None, faults: Fa
                 validation_prompts=config.rl.validation_prompts,
                 format_kind=config.reward.format_bonus or "off",
             )
-        if dataset is None or verifier is None:
-            if verifier:
-                verifier.close()
+        if dataset is None or checking.verifier is None or (config.watch and checking.watch is None):
+            checking.close()
             return None
         with faults.gathered():
             config = _with_prompt_setup(config, dataset)
-        for split, prompts in (("training", dataset.train), ("validation", dataset.validation)):
-            with faults.gathered():
-                refuse_ungradable(verifier, prompts, f"{split} rows")
-        tried = ""
-        if isinstance(verifier, Tried) and dataset.train:
-            with faults.gathered():
-                tried = verifier.trial(dataset.train[0])
+        tried = _tried(checking.verifier, dataset, faults, "verifier")
+        if checking.watch:
+            tried += _tried(checking.watch, dataset, faults, "watch metric")
     except BaseException:
-        if verifier:
-            verifier.close()
+        checking.close()
         raise
-    return Rows(config, dataset, verifier, (*dataset.notes, *filter(None, [tried])))
+    return Rows(config, dataset, checking.verifier, (*dataset.notes, *tried), checking.watch)
 
 
-def refuse_ungradable(verifier: Verifier, prompts: Sequence[Prompt], what: str) -> None:
-    """Refuse rows whose ground truth no answer could be graded against; ``what`` is such as "training rows".
+@dataclass(frozen=True)
+class _Checking:
+    """What checks answers: None in place of what could not be had, or is not asked for."""
+
+    verifier: Verifier | None
+    watch: Verifier | None
+
+    @classmethod
+    def opened(cls, config: RunConfig, function: Callable[..., Any] | None, faults: Faults) -> "_Checking":
+        verifier = watch = None
+        with faults.gathered():
+            verifier = _verifier(config, function)
+        with faults.gathered():
+            watch = _watch(config)
+        return cls(verifier, watch)
+
+    def close(self) -> None:
+        for one in (self.verifier, self.watch):
+            if one:
+                one.close()
+
+
+def _tried(verifier: Verifier, dataset: Dataset, faults: Faults, called: str) -> list[str]:
+    """See that a verifier can grade the rows, and try it if it is the user's own; return what there is to tell."""
+    for split, prompts in (("training", dataset.train), ("validation", dataset.validation)):
+        with faults.gathered():
+            refuse_ungradable(verifier, prompts, f"{split} rows", called)
+    tried = ""
+    if isinstance(verifier, Tried) and dataset.train:
+        with faults.gathered():
+            tried = verifier.trial(dataset.train[0])
+    return [tried] if tried else []
+
+
+def refuse_ungradable(verifier: Verifier, prompts: Sequence[Prompt], what: str, called: str = "verifier") -> None:
+    """Refuse rows whose ground truth no answer could be graded against.
+
+    ``what`` is such as "training rows", and ``called`` is what the verifier is to the run.
 
     Raises:
         IncompatibleData: there are such rows, up to 20 of them named by number, or there are none at all.
@@ -84,8 +119,8 @@ def refuse_ungradable(verifier: Verifier, prompts: Sequence[Prompt], what: str) 
             rows_by_reason.setdefault(reason, []).append(row)
         named = "; ".join(f"{_rows(rows)}: {reason}" for reason, rows in rows_by_reason.items())
         raise IncompatibleData(
-            f"{len(reasons)} of {len(prompts)} {what} have a reference that the verifier cannot check: "
-            f"{named}. Correct the rows or choose another verifier."
+            f"{len(reasons)} of {len(prompts)} {what} have a reference that the {called} cannot check: "
+            f"{named}. Correct the rows or choose another {called}."
         )
 
 
@@ -116,3 +151,27 @@ def _verifier(config: RunConfig, function: Callable[..., Any] | None) -> Verifie
             "Python: ratchet.resume(folder, verifier=function)."
         )
     return make_verifier(settings, prefer_answer_tag=config.reward.format_bonus == "tags", function=function)
+
+
+def _watch(config: RunConfig) -> Verifier | None:
+    """Open the watch metric, if there is one.
+
+    Raises:
+        InvalidSetting: it is the verifier itself, which would tell nothing, or a function that is not stored.
+    """
+    settings = config.watch
+    if settings is None:
+        return None
+    if takes_function(settings):
+        raise InvalidSetting(
+            "Watch metric is python, a function of your own, which only a verifier can be. Keep it as a metric "
+            "(ratchet metric add) and name that: watch.kind custom, watch.metric NAME.",
+            field="watch.kind",
+        )
+    if settings == config.verifier:
+        raise InvalidSetting(
+            f"Watch metric and verifier are the same ({settings.kind}, with the same settings): it would rise with the "
+            "reward whatever is learned. Choose another measure, or leave the watch metric out.",
+            field="watch",
+        )
+    return make_verifier(settings, prefer_answer_tag=config.reward.format_bonus == "tags")

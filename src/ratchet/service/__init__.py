@@ -1,5 +1,6 @@
 """Use cases: the one door for every surface. Command line and Python call these; later surfaces will too."""
 
+from ratchet.service.health import run_health
 from ratchet.service.readiness import check_run
 from ratchet.service.reports import Ask, Consent, Report, confirm, described, find_report, inspect, write_page
 from ratchet.service.runs import (
@@ -28,6 +29,7 @@ __all__ = [
     "inspect",
     "list_runs",
     "resume",
+    "run_health",
     "samples",
     "summary",
     "write_page",

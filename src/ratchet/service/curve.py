@@ -8,7 +8,11 @@ from ratchet.service.runs import RunSummary
 
 
 def draw_curve(summary: RunSummary, path: Path) -> Path:
-    """Draw validation accuracy and mean reward by round, 0 to 100 %, with the kept round marked; return the path."""
+    """Draw validation accuracy, mean reward and watch metric by round, 0 to 100 %, with the kept round marked.
+
+    Returns:
+        The path.
+    """
     # Not pyplot: it would pick a window system and keep global state.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -35,6 +39,16 @@ def draw_curve(summary: RunSummary, path: Path) -> Path:
         markersize=4,
         label=f"validation accuracy ({records[0].validation.prompts} prompts, greedy)",
     )
+    watched = {record.round: record.watch for record in records if record.watch is not None}
+    if watched:
+        axes.plot(
+            list(watched),
+            list(watched.values()),
+            color="#8a3ffc",
+            linestyle=":",
+            marker=".",
+            label="watch metric of the same answers, never trained on",
+        )
     best = records[records[-1].best_round]
     axes.plot(
         best.round,

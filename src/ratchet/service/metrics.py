@@ -103,7 +103,9 @@ def for_run(name: str, version: int | None) -> "StoredMetric":
 
 
 def with_source(config: RunConfig, *, is_new_run: bool = True) -> RunConfig:
-    """Return a run's settings with the version of its metric, and that version's source, filled in; a composite's too.
+    """Return a run's settings with the version of its metric, and that version's source, filled in.
+
+    A composite's and those of the watch metric too.
 
     Settings that bring the source of a metric which is not kept here, such as those of another machine's run, stay as
     they are. Where no run is meant, but answers or data that are looked at, so do all that bring a source, and an
@@ -114,20 +116,22 @@ def with_source(config: RunConfig, *, is_new_run: bool = True) -> RunConfig:
         Conflict: it is archived, and a new run is meant.
         InvalidSetting: the settings bring a source that is not the version's.
     """
-    verifier = config.verifier
+    given = {"verifier": config.verifier, "watch": config.watch}
+    return config.model_copy(update={name: _filled(verifier, is_new_run) for name, verifier in given.items()})
+
+
+def _filled(verifier: VerifierSettings | None, is_new_run: bool) -> VerifierSettings | None:
     if isinstance(verifier, CustomVerifier):
-        filled: VerifierSettings = _with_source(verifier, is_new_run)
-    elif isinstance(verifier, CompositeVerifier):
+        return _with_source(verifier, is_new_run)
+    if isinstance(verifier, CompositeVerifier):
         parts = [
             part.model_copy(update={"verifier": _with_source(part.verifier, is_new_run)})
             if isinstance(part.verifier, CustomVerifier)
             else part
             for part in verifier.parts
         ]
-        filled = verifier.model_copy(update={"parts": tuple(parts)})
-    else:
-        return config
-    return config.model_copy(update={"verifier": filled})
+        return verifier.model_copy(update={"parts": tuple(parts)})
+    return verifier
 
 
 def _with_source(verifier: CustomVerifier, is_new_run: bool) -> CustomVerifier:

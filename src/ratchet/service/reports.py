@@ -84,7 +84,7 @@ def inspect(
     try:
         return (None if anew else _stored(prepared)) or _made(prepared, on_progress)
     finally:
-        prepared.verifier.close()
+        prepared.close()
 
 
 def find_report(key: str) -> Report:

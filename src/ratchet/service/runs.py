@@ -101,7 +101,7 @@ def create_and_train(
         report, device = state(confirmation, prepared.config), device_name(prepared.config.device)
         folder = RunFolder.create(prepared.config, out, confirmation.model_dump(mode="json"))
     except BaseException:
-        prepared.verifier.close()
+        prepared.close()
         raise
     limits = prepared.config.limits
     on_launch(Launch(device, limits.time_hours, _most_expensive(limits), report, folder.path))

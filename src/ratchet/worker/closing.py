@@ -2,16 +2,19 @@
 
 import logging
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
-from ratchet.closing_words import kept
+from ratchet.closing_words import has_no_signal, kept
+from ratchet.config import RunConfig
 from ratchet.endings import REMEDIES, WHY, ending_of, status_of
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import number_of_rounds
 from ratchet.errors import DiskFull, RatchetError
+from ratchet.health import examine, found_in_words
 from ratchet.outside import adapter_checksum
 from ratchet.readiness import highest_reward
-from ratchet.records import Ending, RunResult
+from ratchet.records import Ending, RoundRecord, RunResult
 from ratchet.worker.session import Session
 
 log = logging.getLogger(__name__)
@@ -32,7 +35,10 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
     else:
         rounds = number_of_rounds(prepared.config, len(prepared.train))
         sentences = [message or WHY[ending], kept(progress.records, rounds)]
-        message = " ".join(sentences if message else [*sentences, *filter(None, [REMEDIES.get(ending)])])
+        if not message:
+            sentences.append(REMEDIES.get(ending, ""))
+        sentences.append(_found(progress.records, prepared.config, folder.run_id))
+        message = " ".join(filter(None, sentences))
     records = progress.records if progress else []
     checksum = adapter_checksum(folder) if progress else None
     result = RunResult(
@@ -60,6 +66,12 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
     except DiskFull:
         log.error("the end of the run could not be written down: the disk is full")
     return result
+
+
+def _found(records: Sequence[RoundRecord], config: RunConfig, run: str) -> str:
+    """Say what the run's curves show at its end, "" where that is nothing or is said already."""
+    diagnoses = examine(records, config).diagnoses
+    return found_in_words([one for one in diagnoses if one.code != "dead_signal" or not has_no_signal(records)], run)
 
 
 def _nothing_kept(session: Session, ending: Ending) -> str:

@@ -11,6 +11,7 @@ from ratchet.engine.policy import Policy
 from ratchet.files import write_atomically
 from ratchet.records import Group, RoundRecord
 from ratchet.round_lines import log_line, rollout_row
+from ratchet.worker.following import Following
 from ratchet.worker.session import Session
 
 
@@ -21,10 +22,12 @@ def reporter(
 
     Rollouts that ``keep`` does not ask for are removed after that.
     """
+    following = Following(session)
 
     def report(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
         with session.writing:
             write(record, groups, progress)
+        following.after_round()
 
     def write(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
         folder = session.folder

@@ -63,7 +63,7 @@ def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
     finally:
         if engine:
             engine.sampler.close()
-        prepared.verifier.close()
+        prepared.close()
 
 
 def _trained(
