@@ -9,27 +9,28 @@
       rollouts/heldout.jsonl     the kept adapter's answers to the held-out problems; heldout-before.jsonl the start's
       checkpoint.safetensors     all that a resumed run needs, with the round's record
       adapter/               the best adapter so far, in PEFT layout
+      heartbeat.json         what the process that works on the run is doing, and that it lives
       stop.json              somebody asked the run to stop: when and who
+      worker.log             what a worker started by the keeper printed
 
 Files are written to a temporary name, synced and renamed; the events file is appended to (``journal.py``). Knows
 nothing of tensors: it is handed the bytes of checkpoint and adapter.
 """
 
-import fcntl
 import json
-import logging
+import os
 import re
 import secrets
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from ratchet import run_lock
 from ratchet.config import KeepSettings, RunConfig
-from ratchet.errors import Conflict, NotFound, RatchetError
+from ratchet.errors import Conflict, NotFound
 from ratchet.files import (
     OUT_ADVICE,
     damage_as_error,
@@ -42,13 +43,12 @@ from ratchet.files import (
     write_atomically,
 )
 from ratchet.journal import append, read_from
+from ratchet.log_files import rotate
+from ratchet.processes import Process
 
-log = logging.getLogger(__name__)
-
-_HOME_ADVICE = "It is where Ratchet keeps its list of runs: set RATCHET_HOME to a folder that can be written to."
+_HOME_ADVICE = "It is where Ratchet keeps runs: set RATCHET_HOME to a folder that can be written to."
 # Room for the closing event and what a file system takes to write it.
 _RESERVE_BYTES = 64 << 10
-_LOCK_ATTEMPTS, _LOCK_PAUSE_SECONDS = 4, 0.05
 
 
 def _is_file(path: Path) -> bool:
@@ -56,29 +56,6 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # a name that no file can have
         return False
-
-
-def _indexed(entry: Path) -> Path:
-    """Return the run folder that an entry of the index names.
-
-    Raises:
-        Conflict: the entry is damaged.
-    """
-    with damage_as_error(entry):
-        return Path(json.loads(entry.read_text(encoding="utf-8"))["folder"])
-
-
-def _taken(file: IO[str], kind: int, attempts: int = 1) -> bool:
-    """Try to take a lock, and again after a pause; tell whether it was had."""
-    for attempt in range(attempts):
-        if attempt:
-            time.sleep(_LOCK_PAUSE_SECONDS)
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        return True
-    return False
 
 
 def new_run_id(created: datetime) -> str:
@@ -101,14 +78,17 @@ class RunFolder:
         self.heldout_before_path = self.rollouts_path / "heldout-before.jsonl"
         self.adapter_path = path / "adapter"
         self._staged_adapter_path = path / ".adapter.tmp"
-        self.stop_path = path / "stop.json"
         self._old_adapter_path = path / ".adapter.old"
-        self._lock_path = path / ".lock"
+        self.heartbeat_path = path / "heartbeat.json"
+        self.stop_path = path / "stop.json"
+        self.worker_log_path = path / "worker.log"
+        self.lock_path = path / ".lock"
         self._reserve_path = path / ".reserve"
+        self._is_new_place = False
 
     @classmethod
     def create(cls, config: RunConfig, out: Path | None, confirmation: Mapping[str, Any] | None = None) -> "RunFolder":
-        """Make the folder of a new run with its settings, and enter it in the index of runs.
+        """Make the folder of a new run with its settings.
 
         ``confirmation`` says who has read the report of its verifier; it becomes part of the run's record.
 
@@ -127,26 +107,26 @@ class RunFolder:
                 folder.rollouts_path.mkdir(parents=True, mode=0o700)
         except OSError as error:
             raise Conflict(f"The run folder {path} cannot be made: {error.strerror}. Choose another --out.") from error
-        created_at = created.isoformat(timespec="seconds")
-        index = ratchet_home() / "index"
-        entry = {"id": run_id, "folder": str(path), "created_at": created_at}
+        folder._is_new_place = is_new
+        # Paths in the settings may be relative: whoever works on the run later does so from the same place.
+        record = {"id": run_id, "created_at": created.isoformat(timespec="seconds"), "directory": os.getcwd()}
+        report = {} if confirmation is None else {"report": dict(confirmation)}
         try:
             write_atomically(folder.config_path, config.model_dump_json(indent=2).encode())
-            report = {} if confirmation is None else {"report": dict(confirmation)}
-            folder.write_run({"id": run_id, "created_at": created_at, **report})
-            with unusable_as_error(ratchet_home(), _HOME_ADVICE):
-                with disk_full_as_error(index):
-                    index.mkdir(parents=True, exist_ok=True)
-                write_atomically(index / f"{run_id}.json", json.dumps(entry).encode())
+            folder.write_run({**record, **report})
         except BaseException:
             # Half a run folder could neither be resumed nor be given again.
-            shutil.rmtree(folder.rollouts_path, ignore_errors=True)
-            folder.config_path.unlink(missing_ok=True)
-            folder.run_path.unlink(missing_ok=True)
-            if is_new:
-                path.rmdir()
+            folder.undo_create()
             raise
         return folder
+
+    def undo_create(self) -> None:
+        """Remove what ``create`` made, before anything else came to it."""
+        shutil.rmtree(self.rollouts_path, ignore_errors=True)
+        self.config_path.unlink(missing_ok=True)
+        self.run_path.unlink(missing_ok=True)
+        if self._is_new_place:
+            self.path.rmdir()
 
     @classmethod
     def refuse_taken(cls, path: Path) -> None:
@@ -164,53 +144,20 @@ class RunFolder:
             raise Conflict(f"{path} already exists and is not empty. Choose another --out.")
 
     @classmethod
-    def find(cls, run_or_folder: str) -> "RunFolder":
-        """Return the run of that id or in that folder.
+    def at(cls, path: str | Path) -> "RunFolder":
+        """Return the run in that folder.
 
         Raises:
-            NotFound: neither is there.
-            Conflict: its entry in the index is damaged.
+            NotFound: there is none.
         """
-        path = expanded(run_or_folder)
-        if _is_file(path / "run.json"):
-            folder = cls(path.resolve())
-            folder._follow_move()
-            return folder
-        entry = ratchet_home() / "index" / f"{run_or_folder}.json"
-        if re.fullmatch(r"[\w.-]+", run_or_folder) and _is_file(entry):
-            folder = cls(_indexed(entry))
-            if _is_file(folder.run_path):
-                return folder
-            raise NotFound(f"Run {run_or_folder} was in {folder.path}, which holds no run any more.")
-        raise NotFound(f"There is no run {run_or_folder}: no such folder, and no run of that id in {ratchet_home()}.")
+        place = expanded(path)
+        if _is_file(place / "run.json"):
+            return cls(place.resolve())
+        raise NotFound(f"There is no run in {path}.")
 
-    @classmethod
-    def all(cls) -> list["RunFolder"]:
-        """Return every indexed run whose folder is still there, oldest first.
-
-        A damaged entry is named in the log and left out.
-        """
-        folders = []
-        for entry in sorted((ratchet_home() / "index").glob("*.json")):
-            try:
-                folder = cls(_indexed(entry))
-            except Conflict as error:
-                log.warning("%s", error)
-                continue
-            if _is_file(folder.run_path):
-                folders.append(folder)
-        return folders
-
-    def _follow_move(self) -> None:
-        """Enter the folder in the index in place of the one where the run no longer is."""
-        # A convenience: where the index or the run cannot be read or written, opening by path works all the same.
-        with suppress(OSError, ValueError, RatchetError):
-            record = self.read_run()
-            entry = ratchet_home() / "index" / f"{record['id']}.json"
-            is_name = re.fullmatch(r"[\w.-]+", record["id"])
-            if is_name and _is_file(entry) and not _is_file(_indexed(entry) / "run.json"):
-                moved = {"id": record["id"], "folder": str(self.path), "created_at": record["created_at"]}
-                write_atomically(entry, json.dumps(moved).encode())
+    def is_there(self) -> bool:
+        """Tell whether the folder still holds a run."""
+        return _is_file(self.run_path)
 
     @property
     def run_id(self) -> str:
@@ -242,31 +189,51 @@ class RunFolder:
         """Replace what is fixed for the run."""
         write_atomically(self.run_path, json.dumps(record, indent=2).encode())
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the run for this process; the lock ends with the process, however it ends.
+    def take_lock(self, inherited: int | None = None) -> int:
+        """Take the run for this process or for one it starts; return the open file that holds it until it is closed.
+
+        ``inherited`` is the open file in which a parent handed it down.
 
         Raises:
-            Conflict: another process works on this run.
+            Conflict: another process works on this run, or the folder cannot be written to.
+            DiskFull: there is no room.
         """
         try:
             with disk_full_as_error(self.path):
-                file = self._lock_path.open("w")
+                descriptor = run_lock.take(self.lock_path, inherited)
         except OSError as error:
-            raise Conflict(f"The run folder {self.path} cannot be written to: {error.strerror}.") from error
-        with file:
-            # Whoever asks whether the run is at work holds the lock for an instant: that is waited for.
-            if not _taken(file, fcntl.LOCK_EX, _LOCK_ATTEMPTS):
-                raise Conflict(f"Run {self.run_id} is being worked on by another process. Wait for it or stop it.")
+            raise Conflict(f"The run folder {self.path} cannot be written to: {error.strerror or error}.") from error
+        if descriptor is None:
+            raise Conflict(f"Run {self.run_id} is being worked on by another process. Wait for it or stop it.")
+        return descriptor
+
+    @contextmanager
+    def locked(self, inherited: int | None = None) -> Iterator[None]:
+        """Hold the run for this process; the lock ends with the process, however it ends. Errors: ``take_lock``."""
+        descriptor = self.take_lock(inherited)
+        try:
+            run_lock.write_holder(descriptor)
             yield
+        finally:
+            os.close(descriptor)
 
     def is_locked(self) -> bool:
         """Tell whether a process works on this run now. Writes nothing."""
-        try:
-            with self._lock_path.open() as file:
-                return not _taken(file, fcntl.LOCK_SH)
-        except OSError:
-            return False  # no process ever worked on it, or none of this user's could
+        return run_lock.is_taken(self.lock_path)
+
+    def holder(self) -> Process | None:
+        """Return the process that works on this run, None where none does."""
+        found = run_lock.holder(self.lock_path) if self.is_locked() else None
+        return found if found is not None and found.is_alive() else None
+
+    def ask_to_stop(self, by: str) -> None:
+        """Leave word that the run is to stop; whoever works on it, now or next, ends it in good order.
+
+        Raises:
+            DiskFull: there is no room.
+        """
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        write_atomically(self.stop_path, json.dumps({"at": at, "by": by}).encode())
 
     def append_event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append one event to the journal and sync it; return it."""
@@ -290,6 +257,7 @@ class RunFolder:
     def log(self, line: str) -> None:
         """Append a line, numbers only, to the run's log."""
         stamp = datetime.now(UTC).isoformat(timespec="seconds")
+        rotate(self.log_path)
         with disk_full_as_error(self.path), self.log_path.open("a", encoding="utf-8") as file:
             file.write(f"{stamp} {line}\n")
 

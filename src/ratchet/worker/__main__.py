@@ -1,24 +1,43 @@
-"""``python -m ratchet.worker FOLDER``: work on the run in that folder; 0 if it ended with an adapter."""
+"""``python -m ratchet.worker FOLDER [LOCK]``: work on the run in that folder; 0 if it ended with an adapter.
+
+LOCK is the number of the open file in which whoever started this process handed the folder's lock down.
+"""
 
 import sys
 
 from ratchet.errors import RatchetError
 from ratchet.run_folder import RunFolder
-from ratchet.worker import refuse_unconfirmed, run
+from ratchet.run_state import refuse_unconfirmed
+from ratchet.worker import run
+from ratchet.worker.closing import places_of
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Return the exit code."""
+    folder = RunFolder.at(arguments[0])
+    lock = int(arguments[1]) if len(arguments) > 1 else None
+    events_before = len(list(folder.events()))
     try:
-        folder = RunFolder.find(sys.argv[1])
         refuse_unconfirmed(folder)
-        result = run(folder)
+        result = run(folder, lock=lock)
     except RatchetError as error:
         sys.stderr.write(f"Error: {error}\n")
+        _say_refused(folder, str(error), events_before)
+        return 1
+    except Exception as error:
+        # Not the exception's text: it may quote what a model wrote.
+        sys.stderr.write(f"Error: {type(error).__name__} at {places_of(error)}\n")
         return 1
     sys.stdout.write(result.model_dump_json() + "\n")
     return 0 if result.adapter else 1
 
 
+def _say_refused(folder: RunFolder, message: str, events_before: int) -> None:
+    """Say in the journal why this process does not work on the run, unless it has just said there how it ended."""
+    new = [event["event"] for event in folder.events()][events_before:]
+    if "ended" not in new:
+        folder.append_event("refused", message=message)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

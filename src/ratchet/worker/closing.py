@@ -98,12 +98,16 @@ def record_failure(session: Session, error: Exception) -> None:
     message = str(error) if known else f"Something unforeseen failed ({type(error).__name__}); see run.log."
     try:
         if not known:
-            frames = traceback.extract_tb(error.__traceback__)
-            places = " < ".join(f"{Path(f.filename).name}:{f.lineno}:{f.name}" for f in reversed(frames))
             # Not the exception's text: it may quote what a model wrote.
-            session.folder.log(f"error type={type(error).__name__} at {places}")
+            session.folder.log(f"error type={type(error).__name__} at {places_of(error)}")
         done = session.progress.rounds_done if session.progress else 0
         seconds = round(session.budget.elapsed, 3)
         session.ended(status="failed", ending=ending, message=message, rounds_done=done, seconds=seconds)
     except DiskFull:
         log.error("the failure could not be written down: the disk is full")
+
+
+def places_of(error: Exception) -> str:
+    """Return where an error was raised, innermost first: files, lines and functions, nothing of its text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return " < ".join(f"{Path(f.filename).name}:{f.lineno}:{f.name}" for f in reversed(frames))

@@ -1,0 +1,39 @@
+"""Which runs may be worked on: those that have not come to an end for good, and whose report somebody has read.
+
+Told from the run folder alone, without torch: the worker asks before it works, the service before it starts or queues.
+"""
+
+from ratchet.endings import RESUMABLE
+from ratchet.errors import Conflict
+from ratchet.run_folder import RunFolder
+
+
+def refuse_ended(folder: RunFolder) -> None:
+    """Refuse to work on a run that has nothing left to do.
+
+    Raises:
+        Conflict: it completed, failed for want of a signal, or used up its time.
+    """
+    ended = [event for event in folder.events() if event["event"] == "ended"]
+    if not ended or ended[-1]["ending"] in RESUMABLE:
+        return
+    status = str(ended[-1]["status"]).replace("_", " ")
+    raise Conflict(
+        f"Run {folder.run_id} is {status} ({str(ended[-1]['ending']).replace('_', ' ')}). Only a run that was stopped "
+        "or interrupted can be resumed; start a new one for more rounds or more time."
+    )
+
+
+def refuse_unconfirmed(folder: RunFolder) -> None:
+    """Refuse to begin a run whose verifier's report nobody has confirmed: one that was not made by the service.
+
+    Runs that have begun go on, also those from before there were reports.
+
+    Raises:
+        Conflict: there is neither a confirmation in its record nor a checkpoint.
+    """
+    if "report" not in folder.read_run() and not folder.checkpoint_path.exists():
+        raise Conflict(
+            f"Run {folder.run_id} has not begun, and nobody has confirmed the report of its verifier. Start it anew "
+            f"with its settings: ratchet train {folder.config_path}"
+        )

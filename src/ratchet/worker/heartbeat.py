@@ -1,0 +1,94 @@
+"""The heartbeat: a thread of the worker that says what it is at.
+
+Replaces ``heartbeat.json`` about once a second while something changes and every five seconds otherwise. ``progress``
+counts signs of life of the work itself: whoever sees it stand still while the file is replaced knows that the process
+lives and its work hangs. The thread also keeps ``worker.log`` short.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ratchet.log_files import rotate
+from ratchet.processes import Process
+from ratchet.run_folder import RunFolder
+from ratchet.worker.session import Session, Watch
+
+_EVERY_SECONDS = 1.0
+_QUIET_BEATS = 5  # of which one is written while nothing changes
+
+
+@dataclass
+class _At:
+    """What the work is at."""
+
+    phase: str = "starting"
+    done: int = 0
+    total: int = 0
+    round: int | None = None
+
+
+class Heartbeat:
+    """Says what a session is at. ``watch`` is what the session is to tell, which passes it on to ``watch``."""
+
+    def __init__(self, folder: RunFolder, watch: Watch) -> None:
+        self._folder = folder
+        self._told = watch
+        self._at = _At()
+        self._over = threading.Event()
+        self.watch = Watch(self._on_event, self._on_progress, watch.on_hard_end)
+
+    @contextmanager
+    def beating(self, session: Session) -> Iterator[None]:
+        """Beat for a session inside the block."""
+        thread = threading.Thread(target=self._beat, args=[session], name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _beat(self, session: Session) -> None:
+        own, last, quiet = Process.own(), None, _QUIET_BEATS
+        while True:
+            now = (self._at.phase, self._at.done, self._at.total, self._at.round, session.progress_count)
+            quiet += 1
+            if now != last or quiet >= _QUIET_BEATS:
+                self._write(own, session.progress_count)
+                last, quiet = now, 0
+            if self._over.wait(_EVERY_SECONDS):
+                self._write(own, session.progress_count)
+                return
+            rotate(self._folder.worker_log_path)
+
+    def _write(self, own: Process, progress: int) -> None:
+        content = {
+            "pid": own.pid,
+            "process_started": own.started,
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            **vars(self._at),
+            "progress": progress,
+        }
+        path = self._folder.heartbeat_path
+        temporary = path.with_name(f".{path.name}.tmp")
+        # Not synced: after a reboot nobody asks what a process that is gone was at. A full disk ends no run by this.
+        with suppress(OSError):
+            temporary.write_text(json.dumps(content), encoding="utf-8")
+            os.rename(temporary, path)
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        if event["event"] == "round":
+            self._at.round = event["record"]["round"] + 1
+        elif event["event"] in ("saving", "ended"):
+            self._at.phase, self._at.done, self._at.total = event["event"], 0, 0
+        self._told.on_event(event)
+
+    def _on_progress(self, phase: str, done: int, total: int) -> None:
+        self._at.phase, self._at.done, self._at.total = phase, done, total
+        self._told.on_progress(phase, done, total)
