@@ -21,7 +21,11 @@ LAYERS = [
         "endings",
         "files",
         "journal",
+        "log_files",
+        "processes",
+        "run_lock",
         "run_folder",
+        "run_state",
         "closing_words",
         "outside",
         "round_lines",
@@ -35,8 +39,9 @@ LAYERS = [
     ["verifiers"],
     ["readiness"],  # what is checked before a model loads
     ["engine", "store"],  # torch, transformers and PEFT: here and nowhere else | the database, blind to the engine
-    ["worker"],
+    ["worker", "supervisor"],  # the process that trains | its keeper: joined by the run folder only
     ["service"],  # use cases
+    ["server"],  # composition root
     ["notebook", "cli"],  # surfaces, blind to each other
     ["__main__"],
 ]

@@ -25,7 +25,6 @@ from ratchet.config import CompositeVerifier, PythonVerifier, RunConfig, Verifie
 from ratchet.config_text import build, read_file
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.records import RoundRecord, RunResult
-from ratchet.run_folder import RunFolder
 from ratchet.verifiers import identity, takes_function
 
 OnRound = Callable[[RoundRecord], None]
@@ -122,7 +121,7 @@ def resume(
         Conflict: the run is over, or the verifier is not the function that it was started with.
     """
     if verifier is not None:
-        _refuse_other_function(RunFolder.find(str(run_or_folder)).read_config(), verifier)
+        _refuse_other_function(service.find_run(str(run_or_folder)).read_config(), verifier)
     return service.resume(str(run_or_folder), function=verifier, watch=_watch(on_round))
 
 

@@ -1,21 +1,43 @@
-"""``ratchet runs list | show | health | samples``."""
+"""``ratchet runs list | show | health | samples | stop``."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from ratchet.cli.health import health
 from ratchet.cli.train import json_option
+from ratchet.records import RunStatus
+
+if TYPE_CHECKING:
+    from ratchet.service import ListedRun
+
+
+_STATUSES = [*get_args(RunStatus), "interrupted"]
 
 
 def runs() -> click.Command:
     """Return the group."""
     return click.Group(
         "runs",
-        help="List runs, show one and its health, read its samples.",
+        help="List runs, show one and its health, read its samples, stop one.",
         commands=[
-            click.Command("list", callback=_list, help="List all runs, newest last.", params=[json_option()]),
+            click.Command(
+                "list",
+                callback=_list,
+                help="List runs, newest last.",
+                params=[
+                    click.Option(["--project"], metavar="LABEL", help="Only those with this project label."),
+                    click.Option(["--status"], type=click.Choice(_STATUSES), help="Only those of this status."),
+                    json_option(),
+                ],
+            ),
+            click.Command(
+                "stop",
+                callback=_stop,
+                help="End a run in good order with its best adapter, or take it out of the queue.",
+                params=[click.Argument(["run_or_folder"]), json_option()],
+            ),
             click.Command(
                 "show",
                 callback=_show,
@@ -43,12 +65,12 @@ def runs() -> click.Command:
     )
 
 
-def _list(as_json: bool) -> None:
+def _list(project: str | None, status: Any, as_json: bool) -> None:
     from ratchet import service
 
-    found = service.list_runs()
+    found = service.list_runs(project, status)
     if as_json:
-        click.echo(json.dumps({"runs": [_fields(summary) for summary in found]}))
+        click.echo(json.dumps({"runs": [_listed_fields(listed) for listed in found]}))
         return
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
@@ -57,21 +79,51 @@ def _list(as_json: bool) -> None:
     from ratchet.cli.console import console_for
 
     if not found:
-        click.echo("No runs yet. Start one with ratchet demo.")
+        is_all = project is None and status is None
+        click.echo("No runs yet. Start one with ratchet demo." if is_all else "No such runs.")
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in ("run", "status", "model", "data", "rounds", "start", "best"):
         table.add_column(column, no_wrap=column != "model", overflow="fold")
-    for summary in found:
-        records = summary.records
-        start = f"{records[0].validation.accuracy:.1%}" if records else ""
-        best = f"{records[-1].best_accuracy:.1%}" if records else ""
-        done = f"{records[-1].round if records else 0} / {summary.config.rl.rounds}"
-        status = summary.status.replace("_", " ")
-        config = summary.config
-        cells = [summary.run, status, config.model, config.data.source, done, start, best]
+    for listed in found:
+        run = listed.stored
+        start = "" if run.start_accuracy is None else f"{run.start_accuracy:.1%}"
+        best = "" if run.best_accuracy is None else f"{run.best_accuracy:.1%}"
+        done = f"{run.rounds_done or 0} / {run.rounds or run.config.rl.rounds}"
+        cells = [run.id, listed.status.replace("_", " "), run.config.model, run.config.data.source, done, start, best]
         table.add_row(*map(escape, cells))
     console_for(as_json).print(table)
+
+
+def _listed_fields(listed: "ListedRun") -> dict[str, Any]:
+    run = listed.stored
+    return {
+        "run": run.id,
+        "folder": None if run.folder is None else str(run.folder),
+        "project": run.project,
+        "kind": run.kind,
+        "status": listed.status,
+        "ending": run.ending,
+        "rounds": run.rounds,
+        "rounds_done": run.rounds_done or 0,
+        "best_round": run.best_round,
+        "start_accuracy": run.start_accuracy,
+        "best_accuracy": run.best_accuracy,
+        "seconds": run.seconds,
+        "created_at": run.created_at.isoformat(timespec="seconds"),
+    }
+
+
+def _stop(run_or_folder: str, as_json: bool) -> None:
+    from ratchet import service
+
+    became = service.stop(run_or_folder)
+    if as_json:
+        click.echo(json.dumps({"run": service.find_run(run_or_folder).run_id, "stop": became}))
+    elif became == "cancelled":
+        click.echo("Taken out of the queue.")
+    else:
+        click.echo("Asked to stop: it ends in good order, with the best adapter it has.")
 
 
 def _show(run_or_folder: str, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from ratchet.records import RunResult
 
 if TYPE_CHECKING:
     from ratchet.cli.live import Live
+    from ratchet.service import Queued
 
 
 def train() -> click.Command:
@@ -29,6 +30,7 @@ def train() -> click.Command:
         params=[
             click.Argument(["config"], required=False, type=click.Path(path_type=Path)),
             *run_options(),
+            queue_option(),
             click.Option(["--check"], is_flag=True, help="Only say whether the run could start, and what it would be."),
             click.Option(
                 ["--against"],
@@ -49,7 +51,7 @@ def resume() -> click.Command:
         "resume",
         callback=_resume,
         help="Go on with a run that was killed or stopped, from its last finished round.",
-        params=[click.Argument(["run_or_folder"]), json_option()],
+        params=[click.Argument(["run_or_folder"]), queue_option(), json_option()],
     )
 
 
@@ -81,6 +83,11 @@ def override_option() -> click.Option:
     )
 
 
+def queue_option() -> click.Option:
+    """Return the option that leaves a run to the keeper."""
+    return click.Option(["--queue"], is_flag=True, help="Leave the work to ratchet serve, and return at once.")
+
+
 def json_option() -> click.Option:
     """Return the option for machine-readable output."""
     return click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on the last line of stdout.")
@@ -92,6 +99,8 @@ def _train(
     settings = settings_of(config, parameters)
     if check:
         return _check(settings, out, against, as_json=as_json)
+    if parameters["queue"]:
+        return _queue(settings, out, against, parameters, as_json=as_json)
     return start(settings, out, parameters, against=against, as_json=as_json)[0]
 
 
@@ -124,9 +133,40 @@ def _check(settings: RunConfig, out: Path | None, against: tuple[Path, ...], *, 
     return 0
 
 
-def _resume(run_or_folder: str, as_json: bool) -> int:
+def _queue(
+    settings: RunConfig, out: Path | None, against: tuple[Path, ...], parameters: Mapping[str, Any], *, as_json: bool
+) -> int:
+    """Check a run, have its report confirmed, and leave it to the keeper."""
+    from ratchet import service
+    from ratchet.cli.console import console_for
+    from ratchet.cli.inspect import asking
+    from ratchet.cli.live import Live
+
+    rounds = settings.rl.rounds
+    with Live(console_for(as_json, of_a_run=True), rounds if isinstance(rounds, int) else None) as live:
+        ask = asking(live, inspected=parameters["inspected"], override=parameters["override_report"], as_json=as_json)
+        queued = service.create_and_queue(
+            settings, out, against=against, ask=ask, on_launch=live.on_launch, on_progress=live.watch.on_progress
+        )
+    return _tell_queued(queued, as_json=as_json)
+
+
+def _tell_queued(queued: "Queued", *, as_json: bool) -> int:
+    if as_json:
+        tell(json.dumps({"run": queued.run, "folder": str(queued.folder), "status": "queued", "ahead": queued.ahead}))
+        return 0
+    place = "next" if not queued.ahead else f"after {queued.ahead} other{'s' if queued.ahead > 1 else ''}"
+    tell(f"Run {queued.run} is queued, {place}.")
+    if not queued.is_kept:
+        tell("No keeper runs here: start it with ratchet serve.")
+    return 0
+
+
+def _resume(run_or_folder: str, queue: bool, as_json: bool) -> int:
     from ratchet import service
 
+    if queue:
+        return _tell_queued(service.queue_again(run_or_folder), as_json=as_json)
     settings = service.summary(run_or_folder).config
     return carry_out(lambda live: service.resume(run_or_folder, watch=live.watch), settings, as_json=as_json)[0]
 

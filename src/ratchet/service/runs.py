@@ -5,26 +5,32 @@ A surface parses, calls one of these and renders. Nothing here prints, and torch
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ratchet.config import LimitSettings, RunConfig
-from ratchet.errors import Conflict
+from ratchet.errors import RatchetError
 from ratchet.files import damage_as_error
-from ratchet.records import RoundRecord, RunResult
+from ratchet.records import RoundRecord, RunResult, RunStatus
 from ratchet.report_card import Confirmation
 from ratchet.run_folder import RunFolder
+from ratchet.service.queueing import Queued, refuse_function, take_inline, waiting
 from ratchet.service.readiness import prepared_run
+from ratchet.service.registry import all_runs, bring_up_to_date, find_run, find_stored, open_store, register
 from ratchet.service.reports import Ask, confirmed, state
+from ratchet.supervisor.ingest import AT_WORK
 
 if TYPE_CHECKING:
+    from ratchet.engine.prepare import Prepared
+    from ratchet.store import StoredRun
     from ratchet.worker import Watch
 
 log = logging.getLogger(__name__)
 
-# A run without an end in its journal is at work, or was killed.
-SummaryStatus = Literal["training", "interrupted", "completed", "stopped_early", "failed", "cancelled"]
+# An inline run without an end that nobody works on was killed, and waits for its user.
+ShownStatus = RunStatus | Literal["interrupted"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class RunSummary:
     run: str
     folder: Path
     created_at: str
-    status: SummaryStatus
+    status: ShownStatus
     config: RunConfig
     records: tuple[RoundRecord, ...]
     heldout_before: float | None
@@ -91,21 +97,72 @@ def create_and_train(
         Conflict: the same, or the report of the verifier is not confirmed.
         RatchetError: what failed the run afterwards; its folder says so too.
     """
-    prepared = prepared_run(config, out, function=function, against=against)
     from ratchet import worker
-    from ratchet.engine.policy import device_name
 
     watch = watch or worker.Watch()
+    prepared, folder, launch = _made(config, out, function, against, ask, watch.on_progress, is_kept=False)
+    on_launch(launch)
     try:
-        confirmation = confirmed(prepared, ask, watch.on_progress)
+        return worker.run(folder, prepared=prepared, function=function, watch=watch)
+    finally:
+        bring_up_to_date(folder)
+
+
+def create_and_queue(
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    against: Sequence[Path] = (),
+    ask: Ask | None = None,
+    on_launch: Callable[[Launch], None] = lambda launch: None,
+    on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
+) -> Queued:
+    """Check a run and confirm its report as ``create_and_train`` does, and leave the work to the keeper.
+
+    Raises:
+        InvalidSetting: its verifier is a function of this process, which no other one has.
+        RatchetError: those of ``create_and_train`` before any round.
+    """
+    refuse_function(config)
+    prepared, folder, launch = _made(config, out, None, against, ask, on_progress, is_kept=True)
+    prepared.close()
+    on_launch(launch)
+    with open_store() as store:
+        return waiting(store, store.get(folder.run_id))
+
+
+def _made(
+    config: RunConfig,
+    out: Path | None,
+    function: Callable[..., Any] | None,
+    against: Sequence[Path],
+    ask: Ask | None,
+    on_progress: Callable[[str, int, int], None],
+    *,
+    is_kept: bool,
+) -> "tuple[Prepared, RunFolder, Launch]":
+    """Check a run, have its report confirmed, and make its folder and its row in the database."""
+    with open_store():
+        pass  # a database that cannot be used is known before a report is made
+    prepared = prepared_run(config, out, function=function, against=against)
+    from ratchet.engine.policy import device_name
+
+    try:
+        confirmation = confirmed(prepared, ask, on_progress)
         report, device = state(confirmation, prepared.config), device_name(prepared.config.device)
         folder = RunFolder.create(prepared.config, out, confirmation.model_dump(mode="json"))
+        try:
+            with open_store() as store:
+                register(store, folder, is_kept=is_kept)
+        except BaseException:
+            folder.undo_create()
+            raise
     except BaseException:
         prepared.close()
         raise
     limits = prepared.config.limits
-    on_launch(Launch(device, limits.time_hours, _most_expensive(limits), report, folder.path))
-    return worker.run(folder, prepared=prepared, function=function, watch=watch)
+    launch = Launch(device, limits.time_hours, _most_expensive(limits), report, folder.path)
+    return prepared, folder, launch
 
 
 def _most_expensive(limits: LimitSettings) -> str | None:
@@ -129,24 +186,28 @@ def resume(
         Conflict: it has ended, another process works on it, it cannot go on here to the same result, or it never began
             and the report of its verifier is not confirmed.
     """
-    folder = RunFolder.find(run_or_folder)
+    folder = take_inline(run_or_folder)
     from ratchet import worker
 
-    worker.refuse_ended(folder)
-    worker.refuse_unconfirmed(folder)
-    folder.stop_path.unlink(missing_ok=True)  # whoever resumes a run no longer wants it stopped
-    return worker.run(folder, function=function, watch=watch)
+    try:
+        return worker.run(folder, function=function, watch=watch)
+    finally:
+        bring_up_to_date(folder)
 
 
-def list_runs() -> list[RunSummary]:
-    """Return every run that is still in its folder, oldest first. A damaged one is named in the log and left out."""
-    found = []
-    for folder in RunFolder.all():
-        try:
-            found.append(_summary(folder))
-        except Conflict as error:
-            log.warning("%s", error)
-    return found
+@dataclass(frozen=True)
+class ListedRun:
+    """One run as lists show it; ``stored`` is what the database knows of it."""
+
+    stored: "StoredRun"
+    status: ShownStatus
+
+
+def list_runs(project: str | None = None, status: ShownStatus | None = None) -> list[ListedRun]:
+    """Return drafts and every run that is still in its folder, oldest first, of one project and status if asked."""
+    with open_store() as store:
+        listed = [ListedRun(run, _shown_status(run)) for run in all_runs(store, project)]
+    return [one for one in listed if status in (None, one.status)]
 
 
 def summary(run_or_folder: str) -> RunSummary:
@@ -156,7 +217,17 @@ def summary(run_or_folder: str) -> RunSummary:
         NotFound: there is no such run.
         Conflict: its files are damaged.
     """
-    return _summary(RunFolder.find(run_or_folder))
+    stored: StoredRun | None = None
+    folder = find_run(run_or_folder)
+    # A convenience: what is in the folder can be shown without the database.
+    with suppress(RatchetError), open_store() as store:
+        _, stored = find_stored(store, str(folder.path))
+    return _summary(folder, stored)
+
+
+def _shown_status(run: "StoredRun") -> ShownStatus:
+    is_cut_short = run.status in AT_WORK and not run.is_kept and run.folder and not RunFolder(run.folder).is_locked()
+    return "interrupted" if is_cut_short else run.status
 
 
 def samples(run_or_folder: str, number: int | None) -> tuple[str, list[dict[str, Any]]]:
@@ -167,7 +238,7 @@ def samples(run_or_folder: str, number: int | None) -> tuple[str, list[dict[str,
     Raises:
         NotFound: no such run, or that round has no samples.
     """
-    folder = RunFolder.find(run_or_folder)
+    folder = find_run(run_or_folder)
     if number == 0:
         return "held-out problems", _checked(folder.heldout_path, folder.read_heldout())
     chosen = number if number is not None else folder.last_rollouts()
@@ -198,7 +269,7 @@ def changed_samples(run_or_folder: str, count: int) -> list[tuple[dict[str, Any]
     Raises:
         NotFound: there is no such run, or it did not score the held-out problems.
     """
-    folder = RunFolder.find(run_or_folder)
+    folder = find_run(run_or_folder)
     before = _checked(folder.heldout_before_path, folder.read_heldout_before())
     after = _checked(folder.heldout_path, folder.read_heldout())
     with damage_as_error(folder.heldout_path):
@@ -210,7 +281,7 @@ def changed_samples(run_or_folder: str, count: int) -> list[tuple[dict[str, Any]
     return sorted(pairs, key=lambda pair: correctness(pair[0]) - correctness(pair[1]))[:count]
 
 
-def _summary(folder: RunFolder) -> RunSummary:
+def _summary(folder: RunFolder, stored: "StoredRun | None") -> RunSummary:
     events = list(folder.events())
     reported = [event["record"] for event in events if event["event"] == "round"]
     with damage_as_error(folder.events_path):
@@ -220,7 +291,10 @@ def _summary(folder: RunFolder) -> RunSummary:
     last = next((event for event in reversed(events) if event["event"] in ("started", "ended")), None)
     is_at_work = folder.is_locked()
     ended = last if last is not None and last["event"] == "ended" and not is_at_work else None
-    status: SummaryStatus = ended["status"] if ended else ("training" if is_at_work else "interrupted")
+    # A copy, or a folder that no database knows, has the status that its files tell.
+    status: ShownStatus = ended["status"] if ended else ("training" if is_at_work else "interrupted")
+    if stored is not None:
+        status = _shown_status(stored)
     record = folder.read_run()
     return RunSummary(
         run=record["id"],

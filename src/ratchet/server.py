@@ -1,0 +1,103 @@
+"""The composition root of ``ratchet serve``: database, slots, executor and keeper put together until told to end.
+
+HTTP, pages and MCP are to join it in this process. Loads no torch.
+"""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from logging.handlers import RotatingFileHandler
+from types import FrameType
+
+from ratchet.errors import InvalidSetting
+from ratchet.service.registry import all_runs, open_store
+from ratchet.supervisor import Keeper, KeeperHome, LocalExecutor, Pace, find_slots
+
+log = logging.getLogger(__name__)
+
+_LOG_BYTES, _LOGS_KEPT = 2 << 20, 4
+
+
+def serve_runs(
+    *,
+    cpu_slots: int = 1,
+    gpus: int | None = None,
+    stop_runs: bool = False,
+    show: Callable[[str], None] = print,
+    pace: Pace | None = None,
+) -> None:
+    """Be the keeper of this RATCHET_HOME until SIGINT or SIGTERM.
+
+    Args:
+        cpu_slots: How many runs may use the CPU at a time.
+        gpus: How many GPUs there are, looked for where it is not said.
+        stop_runs: End the runs at work in good order first; otherwise they go on without the keeper.
+        show: Shown what the keeper does, a line at a time; the log file has it too.
+        pace: How often and how patiently it looks.
+
+    Raises:
+        Conflict: another keeper looks after this home, or home or database cannot be used.
+        InvalidSetting: there is no slot at all.
+    """
+    home = KeeperHome()
+    slots = find_slots(cpu_slots, gpus)
+    if not slots:
+        raise InvalidSetting(
+            "There is neither a GPU nor a CPU slot to run on. Give --cpu-slots 1 or more.", "cpu_slots"
+        )
+    with home.held() as name, open_store() as store, _log_to(home), _told_to_end() as ending:
+
+        def say(line: str) -> None:
+            log.info("%s", line)
+            show(line)
+
+        keeper = Keeper(store, LocalExecutor(), slots, name, pace or Pace(), say)
+        all_runs(store)  # enters what lies in the home and the database does not know
+        say(f"Keeper {name} looks after {home.path}. Slots: {', '.join(slot.name for slot in slots)}.")
+        for run in keeper.at_work():
+            say(f"Run {run.id} is followed again.")
+        keeper.run(ending.wait)
+        if stop_runs:
+            say("Told to end: the runs at work are asked to stop first.")
+            keeper.finish(time.sleep)
+        left = [run.id for run in keeper.at_work()]
+        going_on = f" Still at work without it: {', '.join(left)}. The next ratchet serve follows them." if left else ""
+        say(f"Keeper {name} ends.{going_on}")
+
+
+@contextmanager
+def _told_to_end() -> Iterator[threading.Event]:
+    """Yield what is set once somebody tells this process to end; a second SIGINT ends it at once."""
+    told = threading.Event()
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        if told.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        told.set()
+
+    before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _log_to(home: KeeperHome) -> Iterator[None]:
+    """Write what Ratchet logs to the home's log file, in files of bounded size and number."""
+    handler = RotatingFileHandler(home.log_path, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("ratchet")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()

@@ -1,0 +1,218 @@
+"""Where runs are known: in the database, which is brought up to date by whoever looks.
+
+A run folder that the database does not know is entered when it is opened by path or lies in RATCHET_HOME/runs, so that
+a lost database loses no run; one that was moved is followed.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import Conflict, NotFound, RatchetError
+from ratchet.files import expanded, ratchet_home
+from ratchet.records import RunStatus
+from ratchet.run_folder import RunFolder
+from ratchet.supervisor.ingest import AT_WORK, ENDS, ingest
+
+if TYPE_CHECKING:
+    from ratchet.store import RunStore, StoredRun
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def open_store() -> "Iterator[RunStore]":
+    """Open the database of runs for the block.
+
+    Raises:
+        Conflict: it cannot be used.
+    """
+    from ratchet.store import Database, RunStore
+
+    with closing(Database()) as database:
+        yield RunStore(database)
+
+
+def register(store: "RunStore", folder: RunFolder, *, is_kept: bool) -> "StoredRun":
+    """Enter a run that was just made: in the keeper's queue, or worked on by this process.
+
+    Raises:
+        Conflict, DiskFull: it cannot be entered; its folder is as it was made.
+    """
+    record = folder.read_run()
+    mark_kept(folder, is_kept)
+    _make_way(store, folder.path)
+    now = datetime.now(UTC)
+    return store.add(
+        folder.read_config(),
+        id=record["id"],
+        status="queued" if is_kept else "starting",
+        folder=folder.path,
+        created_at=datetime.fromisoformat(record["created_at"]),
+        queued_at=now if is_kept else None,
+        kind=record.get("kind", "full"),
+        confirmation=record.get("report"),
+        is_kept=is_kept,
+    )
+
+
+def mark_kept(folder: RunFolder, is_kept: bool) -> None:
+    """Write down in the folder whether the keeper runs it, in case the database is lost."""
+    record = folder.read_run()
+    if record.get("kept", False) != is_kept:
+        folder.write_run({**record, "kept": is_kept})
+
+
+def find_run(run_or_folder: str) -> RunFolder:
+    """Return the run of that id or in that folder.
+
+    Raises:
+        NotFound: neither is there.
+        Conflict: an id was given and the database cannot be used.
+    """
+    with suppress(NotFound):
+        folder = RunFolder.at(run_or_folder)
+        # A convenience: where database or run cannot be read, opening by path works all the same.
+        with _named_in_log(), open_store() as store:
+            _known(store, folder)
+        return folder
+    if not _may_be_id(run_or_folder):
+        raise NotFound(f"There is no run {run_or_folder}: no such folder.")
+    with open_store() as store:
+        return _folder_of_id(store, run_or_folder)
+
+
+def find_stored(store: "RunStore", run_or_folder: str) -> "tuple[RunFolder, StoredRun]":
+    """Return a run by id or folder with what the database knows of it, brought up to date.
+
+    Raises:
+        NotFound: there is no such run.
+        Conflict: it cannot be read, or the folder is a copy of a run that is elsewhere.
+    """
+    folder, run = find_with_row(store, run_or_folder)
+    if run is None:
+        raise Conflict(f"{folder.path} is a copy of run {folder.run_id}, which is in another folder.")
+    return folder, run
+
+
+def find_with_row(store: "RunStore", run_or_folder: str) -> "tuple[RunFolder, StoredRun | None]":
+    """Return a run as ``find_stored`` does; with None for a copy, of which the database knows nothing."""
+    try:
+        folder = RunFolder.at(run_or_folder)
+    except NotFound:
+        if not _may_be_id(run_or_folder):
+            raise
+        folder = _folder_of_id(store, run_or_folder)
+    run = _known(store, folder)
+    return folder, None if run is None else ingest(store, run, folder)
+
+
+def all_runs(store: "RunStore", project: str | None = None) -> "list[StoredRun]":
+    """Return all runs that are still in their folders, and drafts, oldest first, brought up to date."""
+    known = {run.folder for run in store.all()}
+    for place in sorted((ratchet_home() / "runs").glob("*/run.json")):
+        if place.parent.resolve() not in known:
+            with _named_in_log():
+                _known(store, RunFolder(place.parent.resolve()))
+    found = []
+    for run in store.all(project=project):
+        folder = None if run.folder is None else RunFolder(run.folder)
+        if folder is not None and not folder.is_there():
+            continue
+        if folder is not None and run.status not in ENDS:
+            with _named_in_log():
+                run = ingest(store, run, folder)
+        found.append(run)
+    return found
+
+
+def bring_up_to_date(folder: RunFolder) -> None:
+    """Let the database know what a run has done meanwhile; where it cannot, whoever looks next will."""
+    with _named_in_log(), open_store() as store:
+        if run := _known(store, folder):
+            ingest(store, run, folder)
+
+
+@contextmanager
+def _named_in_log() -> Iterator[None]:
+    try:
+        yield
+    except RatchetError as error:
+        log.warning("%s", error)
+
+
+def _known(store: "RunStore", folder: RunFolder) -> "StoredRun | None":
+    """Return what the database knows of a run's folder, entering or following it; None for a copy of one elsewhere."""
+    run_id = folder.run_id
+    try:
+        run = store.get(run_id)
+    except NotFound:
+        return _adopted(store, folder)
+    if run.folder == folder.path:
+        return run
+    if run.folder is not None and RunFolder(run.folder).is_there():
+        return None
+    _make_way(store, folder.path)
+    store.change(run_id, folder=folder.path)
+    return store.get(run_id)
+
+
+def _adopted(store: "RunStore", folder: RunFolder) -> "StoredRun":
+    record = folder.read_run()
+    is_kept = bool(record.get("kept", False))
+    _make_way(store, folder.path)
+    fields: dict[str, Any] = {
+        "folder": folder.path,
+        "created_at": datetime.fromisoformat(record["created_at"]),
+        "kind": record.get("kind", "full"),
+        "confirmation": record.get("report"),
+        "is_kept": is_kept,
+    }
+    # What the keeper ran and has no end waits for it, also while its worker lives: the keeper will see that it does.
+    status: RunStatus = "queued" if is_kept else "starting"
+    queued_at = datetime.now(UTC) if is_kept else None
+    run = store.add(folder.read_config(), id=record["id"], status=status, queued_at=queued_at, **fields)
+    run = ingest(store, run, folder)
+    if is_kept and run.status not in ENDS:
+        store.move(run.id, AT_WORK, "queued")
+        run = store.get(run.id)
+    return run
+
+
+def _make_way(store: "RunStore", place: Path) -> None:
+    """Let go of a run that the database has in this place and that is not there any more."""
+    gone = store.of_folder(place)
+    if gone is not None and not _is_in(gone.id, place):
+        store.change(gone.id, folder=place.with_name(f"{place.name} (gone: {gone.id})"))
+
+
+def _is_in(run_id: str, place: Path) -> bool:
+    with suppress(RatchetError):
+        return RunFolder(place).run_id == run_id
+    return False
+
+
+def _may_be_id(text: str) -> bool:
+    return bool(text) and len(text) <= 100 and text.replace("-", "").replace("_", "").replace(".", "").isalnum()
+
+
+def _folder_of_id(store: "RunStore", run_id: str) -> RunFolder:
+    try:
+        run = store.get(run_id)
+    except NotFound:
+        place = ratchet_home() / "runs" / run_id
+        if not RunFolder(expanded(place)).is_there():
+            raise NotFound(
+                f"There is no run {run_id}: no such folder, and no run of that id in the database."
+            ) from None
+        folder = RunFolder(place.resolve())
+        _known(store, folder)
+        return folder
+    if run.folder is None:
+        raise Conflict(f"Run {run_id} is a draft: it has no folder yet.")
+    if not RunFolder(run.folder).is_there():
+        raise NotFound(f"Run {run_id} was in {run.folder}, which holds no run any more.")
+    return RunFolder(run.folder)

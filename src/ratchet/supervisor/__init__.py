@@ -1,0 +1,19 @@
+"""The supervisor: the keeper of runs and what it needs, beside the worker and joined to it by the run folder alone.
+
+    keeper.py     the loop: start queued runs in free slots, follow them, resume or end those whose worker died
+    ingest.py     what a run's journal says, into the database, exactly once
+    executors.py  how a worker process is started, and how it ended
+    slots.py      what this machine has to run on, and which run goes where
+    deaths.py     why a worker died, in words
+    home.py       one keeper for a RATCHET_HOME, and what it is called
+
+Never imports torch or the worker.
+"""
+
+from ratchet.supervisor.executors import LocalExecutor
+from ratchet.supervisor.home import KeeperHome
+from ratchet.supervisor.ingest import ingest
+from ratchet.supervisor.keeper import Keeper, Pace
+from ratchet.supervisor.slots import Slot, find_slots
+
+__all__ = ["Keeper", "KeeperHome", "LocalExecutor", "Pace", "Slot", "find_slots", "ingest"]

@@ -1,0 +1,107 @@
+"""How a worker process is started on this machine, and how it ended.
+
+A worker is a process in a session of its own: what is sent to the keeper's terminal does not reach it, and it goes on
+when the keeper ends. It inherits the run folder's lock, so that from the first moment on the folder says that it lives.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ratchet.errors import Conflict
+from ratchet.files import disk_full_as_error
+from ratchet.log_files import rotate
+from ratchet.processes import Process
+from ratchet.run_folder import RunFolder
+
+# -P: a file called torch.py in the folder where the run was queued is not taken for torch.
+WORKER_COMMAND = (sys.executable, "-P", "-m", "ratchet.worker")
+
+
+class Worker(Protocol):
+    """A worker process that this process has started."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return its exit code once it has ended, negative for the signal that ended it; None before."""
+        ...
+
+
+class Executor(Protocol):
+    """What starts workers."""
+
+    def start(self, folder: RunFolder, environment: Mapping[str, str]) -> Worker:
+        """Start a worker on the run in a folder, with this in its environment.
+
+        Raises:
+            Conflict: another process works on the run, or no process can be started.
+            DiskFull: there is no room.
+        """
+        ...
+
+
+class LocalExecutor:
+    """Starts workers as processes of this machine.
+
+    Args:
+        command: What a worker is started by; the folder and the number of the lock's open file are added.
+    """
+
+    def __init__(self, command: Sequence[str] = WORKER_COMMAND) -> None:
+        self._command = tuple(command)
+
+    def start(self, folder: RunFolder, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        """Start a worker; see ``Executor``."""
+        lock = folder.take_lock()
+        try:
+            output = open_log(folder)
+            try:
+                return subprocess.Popen(
+                    [*self._command, str(folder.path), str(lock)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=directory_of(folder),
+                    env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
+                    pass_fds=[lock],
+                    start_new_session=True,
+                )
+            finally:
+                os.close(output)
+        except OSError as error:
+            raise Conflict(f"No worker can be started for {folder.path}: {error.strerror or error}.") from error
+        finally:
+            os.close(lock)  # the worker has it open too
+
+
+def open_log(folder: RunFolder) -> int:
+    """Return the file, open for appending, that takes what a worker prints."""
+    rotate(folder.worker_log_path)
+    with disk_full_as_error(folder.path):
+        return os.open(folder.worker_log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def directory_of(folder: RunFolder) -> Path:
+    """Return where the run was made: relative paths in its settings start there. Its folder where that is gone."""
+    place = Path(folder.read_run().get("directory", ""))
+    return place if place.is_absolute() and place.is_dir() else folder.path
+
+
+def ended(worker: Worker) -> int | None:
+    """Return the exit code of a worker once it has ended, and end what is left of its group; None before.
+
+    The group goes first: until the worker is waited for, no other process can have its number.
+    """
+    try:
+        found = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return worker.poll()  # it was waited for already
+    if found is None:
+        return None
+    Process.of(worker.pid).signal_group(signal.SIGKILL)
+    return worker.poll()

@@ -1,0 +1,88 @@
+"""What a run's journal says, into the database: from the stored offset on, every event exactly once.
+
+The piece of the journal, what follows from it and the new offset are written in one transaction that compares the old
+offset. Whoever looks at a run may do this; of two at once, one does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ratchet.journal import read_from
+from ratchet.records import RoundRecord, RunStatus
+from ratchet.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from ratchet.store import RunStore, StoredRun
+
+ENDS: tuple[RunStatus, ...] = ("completed", "stopped_early", "failed", "cancelled")
+AT_WORK: tuple[RunStatus, ...] = ("starting", "training", "saving")
+
+
+def ingest(store: "RunStore", run: "StoredRun", folder: RunFolder) -> "StoredRun":
+    """Bring what the database knows of a run up to its journal; return the run as it is then.
+
+    Raises:
+        Conflict: the journal is damaged.
+        DiskFull: the database has no room.
+    """
+    while True:
+        piece = list(read_from(folder.events_path, run.journal_offset))
+        if not piece:
+            return run
+        events, end = [event for event, _ in piece], piece[-1][1]
+        records, target, changes = _told(run, events)
+        # Whether or not somebody else was first, there may be more by now.
+        store.ingest(run.id, run.journal_offset, end, records, target, **changes)
+        run = store.get(run.id)
+
+
+def _told(
+    run: "StoredRun", events: Sequence[dict[str, Any]]
+) -> tuple[list[RoundRecord], RunStatus | None, dict[str, Any]]:
+    """Return the rounds in a piece of the journal, the status after it, and what else changed."""
+    records: dict[int, RoundRecord] = {}
+    target: RunStatus | None = None
+    changes: dict[str, Any] = {}
+    for event in events:
+        known = replace(run, **changes)
+        kind = event["event"]
+        if kind == "started":
+            target = "starting" if known.rounds_done is None else "training"
+            at = datetime.fromisoformat(event["at"])
+            changes |= {"started_at": known.started_at or at, "ended_at": None, "ending": None, "message": ""}
+        elif kind == "planned":
+            changes["rounds"] = event["rounds"]
+        elif kind == "round":
+            target = "training"
+            record = RoundRecord.model_validate(event["record"])
+            records[record.round] = record
+            changes |= _after_round(known, record)
+        elif kind == "saving":
+            target = "saving"
+        elif kind == "ended":
+            target = event["status"]
+            changes |= _after_end(event)
+    return list(records.values()), target, changes
+
+
+def _after_round(known: "StoredRun", record: RoundRecord) -> dict[str, Any]:
+    changes = {"rounds_done": record.round, "best_round": record.best_round, "best_accuracy": record.best_accuracy}
+    if record.round == 0:
+        changes["start_accuracy"] = record.validation.accuracy
+    if known.rounds_done is None or record.round > known.rounds_done:
+        # A new finished round: its worker got somewhere, so deaths are counted anew.
+        changes |= {"attempts": 0, "seconds": known.seconds + record.seconds.total}
+    return changes
+
+
+def _after_end(event: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "ended_at": datetime.fromisoformat(event["at"]),
+        "ending": event["ending"],
+        "message": event["message"],
+        "seconds": float(event.get("seconds", 0.0)),
+        "adapter_sha256": event.get("adapter_sha256"),
+        "stop_requested_at": None,
+    }
