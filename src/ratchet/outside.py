@@ -4,12 +4,12 @@ Does what the worker would have done with what is on disk: journal, rollouts and
 checkpoint, and the closing event is written. Loads no torch: of the checkpoint it reads the header, and compares bytes.
 """
 
-import hashlib
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
+from ratchet.adapter_files import ADAPTER_WEIGHTS, weights_sha256
 from ratchet.closing_words import kept
 from ratchet.endings import REMEDIES, status_of
 from ratchet.errors import Conflict, DiskFull
@@ -19,7 +19,7 @@ from ratchet.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 
-_BEST, _WEIGHTS = "best.", "adapter_model.safetensors"
+_BEST = "best."
 
 
 def close_from_outside(
@@ -46,7 +46,7 @@ def close_from_outside(
     if header is not None:
         records = [RoundRecord.model_validate(record) for record in header.run["records"]]
         folder.drop_rollouts_after(records[-1].round)
-        folder.recover_adapter(lambda place: _holds_best(place / _WEIGHTS, header))
+        folder.recover_adapter(lambda place: _holds_best(place / ADAPTER_WEIGHTS, header))
     checksum = adapter_checksum(folder) if records else None
     status = status_of(ending, has_adapter=checksum is not None)
     closing = _closing_event(events, records, ending, status, checksum)
@@ -67,8 +67,8 @@ def close_from_outside(
 
 def adapter_checksum(folder: RunFolder) -> str | None:
     """Return the SHA-256 of the kept adapter's weights file, None where there is none."""
-    path = folder.adapter_path / _WEIGHTS
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    path = folder.adapter_path
+    return weights_sha256(path) if (path / ADAPTER_WEIGHTS).is_file() else None
 
 
 def _closing_event(

@@ -36,7 +36,10 @@ How = Literal["flag", "terminal", "python", "api", "shipped"]
 
 
 class MadeWith(Record):
-    """What a report was made with. The first four are what its key is made of; the rest may differ in a run."""
+    """What a report was made with: verifier, reward, data, model, its quantization and prompt make its key.
+
+    So does ``start``, the checksum of the adapter that was on the model, "" for none. The rest may differ in a run.
+    """
 
     verifier: dict[str, Any]
     reward: dict[str, Any]
@@ -44,6 +47,7 @@ class MadeWith(Record):
     model: str
     quantization: str
     prompt: dict[str, Any]
+    start: str = ""
     model_name: str
     source: str
     training_prompts: int

@@ -12,6 +12,7 @@
       heartbeat.json         what the process that works on the run is doing, and that it lives
       stop.json              somebody asked the run to stop: when and who
       worker.log             what a worker started by the keeper printed
+      start/                 a copy of the adapter that the run started from, where that was not a new one
 
 Files are written to a temporary name, synced and renamed; the events file is appended to (``journal.py``). Knows
 nothing of tensors: it is handed the bytes of checkpoint and adapter.
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet import run_lock
+from ratchet.ancestry import ADAPTER_FOLDER, start_of
 from ratchet.config import KeepSettings, RunConfig
 from ratchet.errors import Conflict, NotFound
 from ratchet.files import (
@@ -76,7 +78,8 @@ class RunFolder:
         self.checkpoint_path = path / "checkpoint.safetensors"
         self.heldout_path = self.rollouts_path / "heldout.jsonl"
         self.heldout_before_path = self.rollouts_path / "heldout-before.jsonl"
-        self.adapter_path = path / "adapter"
+        self.adapter_path = path / ADAPTER_FOLDER
+        self.start_path = path / "start"
         self._staged_adapter_path = path / ".adapter.tmp"
         self._old_adapter_path = path / ".adapter.old"
         self.heartbeat_path = path / "heartbeat.json"
@@ -90,10 +93,11 @@ class RunFolder:
     def create(cls, config: RunConfig, out: Path | None, confirmation: Mapping[str, Any] | None = None) -> "RunFolder":
         """Make the folder of a new run with its settings.
 
-        ``confirmation`` says who has read the report of its verifier; it becomes part of the run's record.
+        ``confirmation`` says who has read the report of its verifier; it becomes part of the run's record, as does
+        where the adapter that it starts from comes from, which is copied.
 
         Raises:
-            Conflict: the folder holds a run, or something else.
+            Conflict: the folder holds a run, or something else; or the adapter to start from is not what it was.
             DiskFull: there is no room.
         """
         created = datetime.now(UTC)
@@ -101,6 +105,7 @@ class RunFolder:
         path = resolved(out) if out else resolved(ratchet_home() / "runs" / run_id, _HOME_ADVICE)
         folder = cls(path)
         cls.refuse_taken(path)
+        start = start_of(config.start_from)
         is_new = not path.exists()
         try:
             with disk_full_as_error(path):
@@ -109,10 +114,20 @@ class RunFolder:
             raise Conflict(f"The run folder {path} cannot be made: {error.strerror}. Choose another --out.") from error
         folder._is_new_place = is_new
         # Paths in the settings may be relative: whoever works on the run later does so from the same place.
-        record = {"id": run_id, "created_at": created.isoformat(timespec="seconds"), "directory": os.getcwd()}
+        record: dict[str, Any] = {
+            "id": run_id,
+            "created_at": created.isoformat(timespec="seconds"),
+            "directory": os.getcwd(),
+        }
         report = {} if confirmation is None else {"report": dict(confirmation)}
         try:
             write_atomically(folder.config_path, config.model_dump_json(indent=2).encode())
+            if start is not None:
+                record["start"] = start.origin.model_dump(mode="json")
+                with disk_full_as_error(path):
+                    folder.start_path.mkdir()
+                for name, content in start.files.items():
+                    write_atomically(folder.start_path / name, content)
             folder.write_run({**record, **report})
         except BaseException:
             # Half a run folder could neither be resumed nor be given again.
@@ -123,6 +138,7 @@ class RunFolder:
     def undo_create(self) -> None:
         """Remove what ``create`` made, before anything else came to it."""
         shutil.rmtree(self.rollouts_path, ignore_errors=True)
+        shutil.rmtree(self.start_path, ignore_errors=True)
         self.config_path.unlink(missing_ok=True)
         self.run_path.unlink(missing_ok=True)
         if self._is_new_place:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.adapter_files import ADAPTER_WEIGHTS
 from ratchet.engine.distribution import SamplingSettings
-from ratchet.engine.policy import ADAPTER_WEIGHTS
 from ratchet.engine.sampler import vllm as sampler_module
 from ratchet.engine.sampler.vllm import write_adapter
 from ratchet.errors import SamplerFailed

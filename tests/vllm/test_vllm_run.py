@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ratchet import worker
-from ratchet.engine.policy import ADAPTER_WEIGHTS
+from ratchet.adapter_files import ADAPTER_WEIGHTS
 from ratchet.engine.sampler import vllm as sampler_module
 from ratchet.engine.sampler.vllm import write_adapter
 from ratchet.errors import SamplerFailed

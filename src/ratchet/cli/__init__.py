@@ -25,6 +25,7 @@ COMMANDS = {
     "resume": ("train", "Go on with a run that was killed or stopped."),
     "runs": ("runs", "List runs, show one, read its samples, stop one."),
     "serve": ("serve", "Work off the queue of runs, also after a crash."),
+    "adapters": ("adapters", "List the adapters of finished runs, show one and check that it is whole."),
     "data": ("data", "Add datasets, list them, look at their rows, check them."),
     "metric": ("metric", "Keep metrics of your own in Python, try them out."),
     "grade": ("grade", "Grade the answers of a JSONL file with a verifier."),

@@ -48,13 +48,14 @@ def report_fields(report: Readiness) -> dict[str, Any]:
 
 
 def _summary(report: Readiness) -> dict[str, str]:
-    config, rl = report.config, report.config.rl
+    config, rl, start = report.config, report.config.rl, report.config.start_from
     hours = config.limits.time_hours
     rows = ", ".join(f"{count:,} {split}" for split, count in report.row_counts.items() if count)
     prompt = "not known" if report.longest_prompt is None else f"{report.longest_prompt:,} tokens"
     window = "no limit known" if report.window is None else f"{report.window:,} tokens"
     return {
         "Base model": config.model,
+        **({"Starts from": start.run or start.adapter} if start.adapter else {}),
         "Device": report.device or f"{config.device}, which is not there",
         "Data": f"{config.data.source}: {rows} rows" if rows else f"{config.data.source}: not read",
         "Verifier": config.verifier.kind if config.verifier else "none",

@@ -66,6 +66,7 @@ def summary_fields(summary: RunSummary) -> dict[str, Any]:
         "best_accuracy": records[-1].best_accuracy if records else None,
         "heldout_before": summary.heldout_before,
         "heldout_after": summary.heldout_after,
+        "start": summary.start.model_dump(mode="json") if summary.start else None,
         "seconds": ended.get("seconds"),
         **({} if cost is None else {"cost": cost, "currency": summary.config.limits.currency}),
     }
@@ -125,6 +126,8 @@ def print_summary(console: Console, summary: RunSummary) -> None:
     console.print(f"Created  {summary.created_at}")
     console.print(f"Model    {escape(summary.config.model)}")
     console.print(f"Data     {summary.config.data.source}")
+    for number, one in enumerate(summary.start.line() if summary.start else ()):
+        console.print(f"{'' if number else 'Starts':<9}from {escape(one.words)}")
     if summary.report is not None:
         console.print(f"Report   {escape(described(summary.report))}, key {summary.report.key}")
     for note in summary.notes:

@@ -36,7 +36,10 @@ class SamplerSettings(Settings):
 
 
 class LoraSettings(Settings):
-    """Size of the adapter. Every linear layer of the trunk gets one; there is no dropout."""
+    """Size of the adapter. Every linear layer of the trunk gets one; there is no dropout.
+
+    A run that starts from an adapter has that one's; what is left out here is not asked for.
+    """
 
     rank: int = setting(8, ge=1, le=256, label="LoRA rank", help="Width of the adapter: more can store more.")
     alpha: int = setting(16, ge=1, le=512, label="LoRA alpha", help="Scales the adapter by alpha / rank.")

@@ -96,7 +96,7 @@ def row_states(policy: Policy, row: PackedRow, forward: RowForward) -> Tensor:
         raise ValueError("this model has no decoder of ours")
     cosine, sine = weights.angles(row.position_ids)
     at = layout(row, weights.heads, weights.embedding.dtype)
-    run = Pass(weights, at, cosine, sine, with_adapter=not policy.is_reference, recompute=forward.recompute)
+    run = Pass(weights, at, cosine, sine, with_adapter=not policy.is_base_alone, recompute=forward.recompute)
     return last_norm(run_layers(weights.embedding[row.input_ids], run).index_select(0, row.sources), weights)
 
 

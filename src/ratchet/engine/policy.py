@@ -1,7 +1,7 @@
 """The policy: a frozen base model with a LoRA adapter, its chat template, and what its parts are called on disk.
 
 The reference policy of the KL term is the policy at the start of the run: for a new adapter, whose second factor is
-zero, that is the base model alone.
+zero, that is the base model alone; for a run that goes on from an adapter, the base model with a frozen copy of it.
 """
 
 import inspect
@@ -24,6 +24,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from transformers.utils.hub import cached_file, extract_commit_hash
 from transformers.utils.logging import disable_progress_bar
 
+from ratchet.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ratchet.config import LoraSettings, Loss, RunConfig
 from ratchet.engine.chat import Chat
 from ratchet.engine.decoder.weights import decoder_weights
@@ -35,6 +36,7 @@ from ratchet.engine.quantization import (
     make_trainable,
     refuse_other_quantization,
 )
+from ratchet.engine.start import StartAdapter, read_start
 from ratchet.engine.text_part import text_keywords
 from ratchet.engine.third_party import without_load_report
 from ratchet.errors import ModelUnavailable, RatchetError
@@ -55,7 +57,6 @@ from ratchet.readiness.model import refuse_experts
 disable_progress_bar()
 
 ADAPTER = "default"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _WEIGHTS_NAMED = 3
 # Of a second factor's numbers, times its scale: enough to move log-probabilities far more than rounding does, and too
 # little to change how a model's activations behave.
@@ -66,7 +67,10 @@ _CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 
 @dataclass
 class Policy:
-    """Base model, adapter and chat template on one device. ``identity`` pins the base model's files."""
+    """Base model, adapter and chat template on one device. ``identity`` pins the base model's files.
+
+    ``start`` holds frozen copies of ``parameters`` as the run started, none where the adapter was new.
+    """
 
     model: PeftModel
     chat: Chat
@@ -74,6 +78,7 @@ class Policy:
     files: ModelFiles
     identity: str
     is_reference: bool = False
+    start: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
         # Our own decoder over the same weights, where the model is of a kind that it knows.
@@ -113,7 +118,7 @@ class Policy:
         settings["revision"] = None if self.identity.startswith("sha256:") else self.identity
         settings["inference_mode"] = True
         config = json.dumps(settings, indent=2, sort_keys=True).encode()
-        return {"adapter_config.json": config, ADAPTER_WEIGHTS: save(state, metadata={"format": "pt"})}
+        return {ADAPTER_CONFIG: config, ADAPTER_WEIGHTS: save(state, metadata={"format": "pt"})}
 
     @property
     def merged_bytes(self) -> int:
@@ -182,15 +187,39 @@ class Policy:
                 for weight in zero:
                     weight.zero_()
 
+    def hold_as_start(self) -> None:
+        """Keep a frozen copy of the adapter as it is now: the run starts from it, and it is the reference."""
+        self.start = tuple(weight.detach().clone() for weight in self.parameters)
+
+    @property
+    def is_base_alone(self) -> bool:
+        """Whether the adapter takes no part just now: the policy is the reference, and that has none."""
+        return self.is_reference and not self.start
+
     @contextmanager
     def as_reference(self) -> Iterator[None]:
-        """Make the policy, for the block, the one the run started from."""
+        """Make the policy, for the block, the one the run started from. No gradients may be asked for inside."""
         self.is_reference = True
         try:
-            with self.model.disable_adapter():
+            with self._start_weights() if self.start else self.model.disable_adapter():
                 yield
         finally:
             self.is_reference = False
+
+    @contextmanager
+    def _start_weights(self) -> Iterator[None]:
+        """Let the adapter's weights be, for the block, those it started with.
+
+        The very same tensors are back afterwards: a graph that was built over them before goes on to its gradients.
+        """
+        now = [(weight, weight.data) for weight in self.parameters]
+        try:
+            for (weight, _), start in zip(now, self.start, strict=True):
+                weight.data = start
+            yield
+        finally:
+            for weight, data in now:
+                weight.data = data
 
 
 def _mergeable_layers(model: PeftModel) -> list[LoraLayer]:
@@ -253,15 +282,17 @@ def load_chat(config: RunConfig) -> tuple[Chat, ModelFiles]:
 
 
 def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
-    """Load the base model and put a new adapter on it, whose start depends on the seed alone.
+    """Load the base model and put an adapter on it: the one to start from, or a new one that depends on the seed alone.
 
     float32 on the CPU (bfloat16 is many times slower there), bfloat16 on a GPU; the adapter is float32 everywhere.
 
     Raises:
         ModelUnavailable: the weights cannot be read or are of a kind that cannot be trained here.
+        NotFound, Conflict: the adapter to start from is not there, or not what it was.
         InvalidSetting: the loss or the quantization does not go with the model.
         OutOfMemory: they do not fit.
     """
+    start = read_start(config.start_from)
     device = chosen_device(config.device)
     dtype = compute_dtype(device)
     keywords = _load_keywords(files, config)
@@ -288,13 +319,19 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
         )
     identity = files.identity or pinned_commit(files.source, config.revision)
     with out_of_memory_as("loading"):
-        peft_model = with_new_adapter(model, config.lora, config.seed)
+        if start is None:
+            peft_model = with_new_adapter(model, config.lora, config.seed)
+        else:
+            peft_model = with_start_adapter(model, start)
         if config.quantization == "none":
             peft_model.to(device)
         else:  # there already
             make_trainable(peft_model, device)
     peft_model.eval()
-    return Policy(peft_model, chat, device, files, identity)
+    policy = Policy(peft_model, chat, device, files, identity)
+    if start is not None:
+        policy.hold_as_start()
+    return policy
 
 
 def _refuse_incomplete(files: ModelFiles, report: dict[str, Any]) -> None:
@@ -336,6 +373,30 @@ def with_new_adapter(model: Any, lora: LoraSettings, seed: int) -> PeftModel:
     settings = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
+    return _with_adapter(model, settings, seed)
+
+
+def with_start_adapter(model: Any, start: StartAdapter) -> PeftModel:
+    """Put an adapter that was trained before on the layers that it has weights for.
+
+    Raises:
+        ModelUnavailable: it does not fit the model, or changes its first or last layer.
+    """
+    try:
+        peft_model = _with_adapter(model, start.settings, seed=0)
+    except ValueError as error:  # no layer is called so
+        raise ModelUnavailable(f"The adapter {start.path} does not fit the base model: {_reason(error)}") from error
+    if any(isinstance(layer, LoraLayer) for layer in (model.get_input_embeddings(), model.get_output_embeddings())):
+        raise ModelUnavailable(
+            f"The adapter {start.path} changes the base model's embeddings or output layer. Ratchet goes on from "
+            "adapters on the layers between them."
+        )
+    start.refuse_misfit(get_peft_model_state_dict(peft_model, adapter_name=ADAPTER, save_embedding_layers=False))
+    set_peft_model_state_dict(peft_model, dict(start.state), adapter_name=ADAPTER)
+    return peft_model
+
+
+def _with_adapter(model: Any, settings: LoraConfig, seed: int) -> PeftModel:
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # PEFT 0.21 reads an attribute that transformers 5.24 renames; nothing of ours can avoid it.
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)

@@ -1,7 +1,8 @@
 """What a verifier report card holds for, and its key: how answers are scored, the data, the base model, the prompt.
 
-Whatever else a run sets (rounds, learning rate, limits, seeds, temperature, longest answer) leaves the key as it is. An
-adapter to start from is not part of it either, so a report serves continuations and the rounds of a loop.
+Whatever else a run sets (rounds, learning rate, limits, seeds, temperature, longest answer) leaves the key as it is.
+The adapter that a run starts from is part of it, since it is that model's answers which a report shows; which confirmed
+reports serve a run all the same is decided in ``service/reports.py``.
 """
 
 import hashlib
@@ -32,6 +33,7 @@ def made_with(prepared: Prepared) -> MadeWith:
         model=_base_model(prepared.files, config),
         quantization=config.quantization,
         prompt=config.prompt.model_dump(mode="json"),
+        start=config.start_from.sha256,
         model_name=config.model,
         source=_source_name(config.data),
         training_prompts=len(prepared.train),
@@ -45,8 +47,15 @@ def made_with(prepared: Prepared) -> MadeWith:
 def report_key(made: MadeWith) -> str:
     """Return the key under which a report is stored and confirmed: 32 hexadecimal digits."""
     parts = made.model_dump(include={"verifier", "reward", "data", "model", "quantization", "prompt"})
+    if made.start:  # keys of the base model alone are as they always were
+        parts["start"] = made.start
     text = json.dumps([_SCHEME, parts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS]
+
+
+def set_up_key(made: MadeWith) -> str:
+    """Return the key of the report on the base model alone: the same for all adapters that a run may start from."""
+    return report_key(made.model_copy(update={"start": ""}))
 
 
 def training_data_hash(prepared: Prepared) -> str:

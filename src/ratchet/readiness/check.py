@@ -16,6 +16,7 @@ from ratchet.readiness.leaks import DISJOINT_BY_THEMSELVES, leak_notes, leaks_of
 from ratchet.readiness.machine import device_here, refuse_absent_sampler, refuse_impossible_quantization
 from ratchet.readiness.model import Fitted, Window, fit, left_out, refuse_experts, window_of
 from ratchet.readiness.rows import Rows, open_rows
+from ratchet.readiness.start import with_start
 from ratchet.readiness.steps import with_rounds
 
 
@@ -77,8 +78,13 @@ def check(
     """
     faults = faults or Faults()
     config = config.resolved()
+    start_notes: tuple[str, ...] = ()
+    with faults.gathered():
+        config, start_notes = with_start(config)
     device = _device(config, faults)
     rows = open_rows(config, function, faults) if has_rows else None
+    if rows:
+        rows = replace(rows, notes=(*start_notes, *rows.notes))
     try:
         model = _Model.of(config, faults)
         if rows is None:

@@ -12,6 +12,7 @@ from ratchet.errors import Conflict
 from ratchet.files import check_room, ratchet_home, resolved, unusable_as_error
 from ratchet.readiness import Faults, Readiness, check
 from ratchet.run_folder import RunFolder
+from ratchet.service.starts import with_source_found
 
 if TYPE_CHECKING:
     from ratchet.engine.prepare import Prepared
@@ -44,6 +45,9 @@ def check_run(
 
     there = set()
     with faults.gathered():
+        config = with_source_found(config)
+        there.add("start")
+    with faults.gathered():
         config = with_version(config)
         there.add("data")
     with faults.gathered():
@@ -57,7 +61,7 @@ def check_run(
         own_test=own_test,
         benchmarks=[*benchmarks, *given],
         faults=faults,
-        has_rows=there == {"data", "metric"},
+        has_rows=there == {"start", "data", "metric"},
     )
 
 

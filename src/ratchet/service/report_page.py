@@ -56,6 +56,7 @@ def _words(card: ReportCard) -> dict[str, Any]:
             ("Base model", made.model_name),
             ("Fingerprint or commit", made.model),
             ("Quantization", made.quantization),
+            ("Adapter", f"sha256 {made.start}" if made.start else "none"),
             ("Verifier", _settings({name: value for name, value in made.verifier.items() if name != "source"})),
             ("Reward", _settings(made.reward)),
             ("Data", f"{made.source}, {made.training_prompts:,} training prompts"),

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ratchet.config import RlSettings, RunConfig
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.files import unusable_as_error, write_atomically
-from ratchet.report_card import SAMPLED_WITH, Confirmation, How, ReportCard
+from ratchet.report_card import SAMPLED_WITH, Confirmation, How, MadeWith, ReportCard
 from ratchet.report_store import ReportFolder
+from ratchet.run_folder import RunFolder
 from ratchet.service.presets import SHIPPED_REPORTS
 from ratchet.service.readiness import prepared_run
 
@@ -150,10 +151,10 @@ def confirmed(prepared: "Prepared", ask: Ask | None, on_progress: OnProgress) ->
     Raises:
         Conflict: there is no confirmation, or the report refuses the run.
     """
-    from ratchet.engine.report_key import made_with, report_key
+    from ratchet.engine.report_key import made_with
 
-    key = report_key(made_with(prepared))
-    if found := ReportFolder(key).confirmation() or _shipped(key):
+    made = made_with(prepared)
+    if found := _found(made, prepared.config):
         return found
     if ask is None:
         raise Conflict(f"This run's verifier has no confirmed report for its data, model and prompt. {_REMEDY}")
@@ -162,6 +163,28 @@ def confirmed(prepared: "Prepared", ask: Ask | None, on_progress: OnProgress) ->
     if consent is None:
         raise Conflict(f"The run was not started, since its report was not confirmed. It is kept in {report.folder}.")
     return confirm(report, consent)
+
+
+def _found(made: MadeWith, config: RunConfig) -> Confirmation | None:
+    """Return the confirmation that a run may start with, None where there is none.
+
+    It is of the run's own report, or of one for the same verifier, data, base model and prompt: that of the base model
+    alone, or the one that the run had whose adapter is gone on from. What a report holds for stays what it was.
+    """
+    from ratchet.engine.report_key import report_key, set_up_key
+
+    key, base = report_key(made), set_up_key(made)
+    for one in dict.fromkeys([key, base]):
+        if found := ReportFolder(one).confirmation() or _shipped(one):
+            return found
+    if not config.start_from.run or config.start_from.adapter is None:
+        return None
+    source = RunFolder(Path(config.start_from.adapter).parent).read_run().get("report", {}).get("key", "")
+    if not source:
+        return None
+    card = ReportFolder(source).card()
+    is_same = card is not None and set_up_key(card.made_with) == base
+    return ReportFolder(source).confirmation() if is_same else None
 
 
 def write_page(report: Report, path: Path) -> None:
@@ -201,7 +224,10 @@ def state(confirmation: Confirmation, config: RunConfig) -> str:
         for name in SAMPLED_WITH
         if made and made[name] != getattr(config.rl, name)
     ]
-    return described(confirmation) + (f"; it was made with {', '.join(others)}" if others else "")
+    words = described(confirmation) + (f"; it was made with {', '.join(others)}" if others else "")
+    if made and made["start"] != config.start_from.sha256:
+        words += f"; it shows {'another adapter' if made['start'] else 'the base model without the adapter'}"
+    return words
 
 
 def _stored(prepared: "Prepared") -> Report | None:

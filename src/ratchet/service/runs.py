@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ratchet.ancestry import Ancestor
 from ratchet.config import LimitSettings, RunConfig
 from ratchet.errors import RatchetError
 from ratchet.files import damage_as_error
@@ -62,6 +63,7 @@ class RunSummary:
     ended: dict[str, Any] | None
     notes: tuple[str, ...]
     report: Confirmation | None
+    start: Ancestor | None
 
     @property
     def cost(self) -> float | None:
@@ -308,6 +310,7 @@ def _summary(folder: RunFolder, stored: "StoredRun | None") -> RunSummary:
         ended=ended,
         notes=tuple(dict.fromkeys(event["text"] for event in events if event["event"] == "note")),
         report=_confirmation(folder, record),
+        start=_start(folder, record),
     )
 
 
@@ -315,3 +318,9 @@ def _confirmation(folder: RunFolder, record: dict[str, Any]) -> Confirmation | N
     """Return who has read the report before the run started; None for a run from before there were reports."""
     with damage_as_error(folder.run_path):
         return Confirmation.model_validate(record["report"]) if "report" in record else None
+
+
+def _start(folder: RunFolder, record: dict[str, Any]) -> Ancestor | None:
+    """Return the adapter that a run started from, None for a new one."""
+    with damage_as_error(folder.run_path):
+        return Ancestor.model_validate(record["start"]) if "start" in record else None

@@ -15,6 +15,7 @@ from ratchet.worker import rl
 from ratchet.worker.closing import close, record_failure
 from ratchet.worker.heartbeat import Heartbeat
 from ratchet.worker.session import Session, Watch, signals
+from ratchet.worker.start import from_own_copy
 from ratchet.worker.watchdog import watched
 
 
@@ -54,7 +55,7 @@ def run(
                 session.start(resumed=False)
             try:
                 with session.phase("checking settings and data"):
-                    prepared = prepared or prepare(config, function)
+                    prepared = from_own_copy(prepared or prepare(config, function), folder)
                 ending, message = rl.rounds(session, prepared)
             except Exception as error:
                 record_failure(session, error)

@@ -39,7 +39,7 @@ class Stacked:
     weight: Tensor
     bias: Tensor | None
     adapters: tuple[Factors, ...]
-    _versions: tuple[int, ...] = ()
+    _versions: tuple[tuple[int, int], ...] = ()
     _joint: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
 
     @property
@@ -49,7 +49,8 @@ class Stacked:
 
     def joint_factors(self) -> tuple[Tensor, Tensor]:
         """Return all adapters as one pair of factors: (R, k), and (n, R) scaled, zero outside its blocks."""
-        versions = tuple(parameter._version for parameter in self.parameters)
+        # A reference policy puts other tensors into the same parameters, which leaves their versions as they are.
+        versions = tuple((parameter._version, parameter.data_ptr()) for parameter in self.parameters)
         if self._joint is None or versions != self._versions:
             down = torch.cat([adapter.down.detach() for adapter in self.adapters])
             ups = [adapter.up.detach() * adapter.scale for adapter in self.adapters]

@@ -30,9 +30,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from ratchet.adapter_files import ADAPTER_WEIGHTS
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.memory import is_out_of_memory
-from ratchet.engine.policy import ADAPTER, ADAPTER_WEIGHTS, Policy
+from ratchet.engine.policy import ADAPTER, Policy
 from ratchet.engine.sampler import Sampled, SampleRequest
 from ratchet.errors import NotFinite, OutOfMemory, RatchetError, SamplerFailed
 from ratchet.files import disk_full_as_error
