@@ -17,6 +17,7 @@ from ratchet.files import damage_as_error
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
+_PATTERNS = ("rank_pattern", "alpha_pattern")
 # What decides which layers an adapter is on and how it acts: handed to PEFT as it is.
 SHAPING = (
     "target_modules",
@@ -26,6 +27,7 @@ SHAPING = (
     "layers_pattern",
     "use_rslora",
     "fan_in_fan_out",
+    *_PATTERNS,
 )
 # What says nothing of how a stored adapter acts: where it comes from, how its first weights were made, and dropout,
 # which training here does without. Their sizes have checks of their own.
@@ -186,6 +188,9 @@ def _obstacles(adapter: AdapterFiles) -> list[str]:
     if (start := settings.get("init_lora_weights")) not in _PLAIN_STARTS:
         found.append(f"its base model was changed when it was made (init_lora_weights is {start})")
     known = {*SHAPING, *_WITHOUT_EFFECT, "bias"}
+    # PEFT itself gives the fused experts of a mixture a rank of their own. Elsewhere there is one rank and one alpha.
+    if not settings.get("target_parameters"):
+        known -= {*_PATTERNS}
     found += [f"it uses {name}" for name, value in sorted(settings.items()) if name not in known and value]
     return found
 
