@@ -35,6 +35,7 @@ LAYERS = [
         "report_card",
         "report_store",
         "shown",
+        "trial_report",
     ],
     ["datasets", "sandbox", "stats"],
     ["health"],  # what records say; torch-free, for worker and surfaces alike

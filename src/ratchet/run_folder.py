@@ -13,6 +13,7 @@
       stop.json              somebody asked the run to stop: when and who
       worker.log             what a worker started by the keeper printed
       start/                 a copy of the adapter that the run started from, where that was not a new one
+      trial.json             of a trial, in place of checkpoint and adapter: what it measured and predicts
 
 Files are written to a temporary name, synced and renamed; the events file is appended to (``journal.py``). Knows
 nothing of tensors: it is handed the bytes of checkpoint and adapter.
@@ -47,6 +48,8 @@ from ratchet.files import (
 from ratchet.journal import append, read_from
 from ratchet.log_files import rotate
 from ratchet.processes import Process
+from ratchet.records import RunKind
+from ratchet.trial_report import TrialReport
 
 _HOME_ADVICE = "It is where Ratchet keeps runs: set RATCHET_HOME to a folder that can be written to."
 # Room for the closing event and what a file system takes to write it.
@@ -80,6 +83,7 @@ class RunFolder:
         self.heldout_before_path = self.rollouts_path / "heldout-before.jsonl"
         self.adapter_path = path / ADAPTER_FOLDER
         self.start_path = path / "start"
+        self.trial_path = path / "trial.json"
         self._staged_adapter_path = path / ".adapter.tmp"
         self._old_adapter_path = path / ".adapter.old"
         self.heartbeat_path = path / "heartbeat.json"
@@ -90,7 +94,13 @@ class RunFolder:
         self._is_new_place = False
 
     @classmethod
-    def create(cls, config: RunConfig, out: Path | None, confirmation: Mapping[str, Any] | None = None) -> "RunFolder":
+    def create(
+        cls,
+        config: RunConfig,
+        out: Path | None,
+        confirmation: Mapping[str, Any] | None = None,
+        kind: RunKind = "full",
+    ) -> "RunFolder":
         """Make the folder of a new run with its settings.
 
         ``confirmation`` says who has read the report of its verifier; it becomes part of the run's record, as does
@@ -117,6 +127,7 @@ class RunFolder:
         record: dict[str, Any] = {
             "id": run_id,
             "created_at": created.isoformat(timespec="seconds"),
+            "kind": kind,
             "directory": os.getcwd(),
         }
         report = {} if confirmation is None else {"report": dict(confirmation)}
@@ -179,6 +190,22 @@ class RunFolder:
     def run_id(self) -> str:
         """The run's id."""
         return str(self.read_run()["id"])
+
+    @property
+    def kind(self) -> RunKind:
+        """What the run is; one from before there were trials is a full one."""
+        return "trial" if self.read_run().get("kind") == "trial" else "full"
+
+    def read_trial(self) -> TrialReport | None:
+        """Return what a trial found, None where it has found nothing, or the run is none.
+
+        Raises:
+            Conflict: the file is damaged.
+        """
+        if not self.trial_path.is_file():
+            return None
+        with damage_as_error(self.trial_path):
+            return TrialReport.model_validate_json(self.trial_path.read_bytes())
 
     def read_config(self) -> RunConfig:
         """Return the stored settings.

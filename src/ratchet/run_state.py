@@ -12,9 +12,13 @@ def refuse_ended(folder: RunFolder) -> None:
     """Refuse to work on a run that has nothing left to do.
 
     Raises:
-        Conflict: it completed, failed for want of a signal, or used up its time.
+        Conflict: it completed, failed for want of a signal, or used up its time; or it was a trial.
     """
     ended = [event for event in folder.events() if event["event"] == "ended"]
+    if ended and folder.kind == "trial":
+        raise Conflict(
+            f"Run {folder.run_id} was a trial, which has nothing to go on with. Start another: ratchet trial."
+        )
     if not ended or ended[-1]["ending"] in RESUMABLE:
         return
     status = str(ended[-1]["status"]).replace("_", " ")
@@ -32,7 +36,7 @@ def refuse_unconfirmed(folder: RunFolder) -> None:
     Raises:
         Conflict: there is neither a confirmation in its record nor a checkpoint.
     """
-    if "report" not in folder.read_run() and not folder.checkpoint_path.exists():
+    if folder.kind == "full" and "report" not in folder.read_run() and not folder.checkpoint_path.exists():
         raise Conflict(
             f"Run {folder.run_id} has not begun, and nobody has confirmed the report of its verifier. Start it anew "
             f"with its settings: ratchet train {folder.config_path}"

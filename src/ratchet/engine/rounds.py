@@ -186,7 +186,7 @@ def _rollouts(
             SampleRequest(e.token_ids, config.rl.answers_per_prompt, random_key=(config.seed, number, e.prompt.id))
             for e in encoded
         ]
-        clock = _StreamClock()
+        clock = StreamClock()
         stream = clock.timed(
             engine.sampler.sample(requests, SamplingSettings.of(config.rl), config.rl.max_answer_tokens, check)
         )
@@ -198,13 +198,14 @@ def _rollouts(
     return groups, Seconds(sampling=sampling, grading=grading)
 
 
-class _StreamClock:
+class StreamClock:
     """Times how long a sampler's stream took, and what came after it."""
 
     def __init__(self) -> None:
         self._started = self._ended = perf_counter()
 
     def timed(self, stream: Generator[Sampled]) -> Generator[Sampled]:
+        """Yield what the stream yields, and note when it ends."""
         try:
             yield from stream
         finally:
@@ -212,10 +213,12 @@ class _StreamClock:
 
     @property
     def sampled_seconds(self) -> float:
+        """Seconds from the start to the stream's end."""
         return self._ended - self._started
 
     @property
     def seconds_since_sampled(self) -> float:
+        """Seconds since the stream ended."""
         return perf_counter() - self._ended
 
 

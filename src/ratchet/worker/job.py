@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ratchet.config import LimitSettings
 from ratchet.endings import WHY
 from ratchet.engine.budget import TimeBudget
 from ratchet.engine.prepare import Prepared, prepare
@@ -11,7 +12,7 @@ from ratchet.outside import close_from_outside
 from ratchet.records import RunResult
 from ratchet.run_folder import RunFolder
 from ratchet.run_state import refuse_ended
-from ratchet.worker import rl
+from ratchet.worker import rl, trial
 from ratchet.worker.closing import close, record_failure
 from ratchet.worker.heartbeat import Heartbeat
 from ratchet.worker.session import Session, Watch, signals
@@ -46,7 +47,7 @@ def run(
         config = folder.read_config()
         refuse_ended(folder)
         heartbeat = Heartbeat(folder, watch or Watch())
-        session = Session(folder, heartbeat.watch, TimeBudget.of(config.limits, now))
+        session = Session(folder, heartbeat.watch, TimeBudget.of(_limits(folder, config.limits), now))
         if folder.stop_path.exists():
             return _stopped_at_the_start(folder)
         with signals(session), heartbeat.beating(session), watched(session, config.limits.stall_minutes):
@@ -56,11 +57,22 @@ def run(
             try:
                 with session.phase("checking settings and data"):
                     prepared = from_own_copy(prepared or prepare(config, function), folder)
+                if folder.kind == "trial":
+                    return trial.work(session, prepared)
                 ending, message = rl.rounds(session, prepared)
             except Exception as error:
                 record_failure(session, error)
                 raise
             return close(session, prepared, ending, message)
+
+
+def _limits(folder: RunFolder, limits: LimitSettings) -> LimitSettings:
+    """Return what limits a job: a trial's time is the lower of its own limit and the run's."""
+    if folder.kind == "full":
+        return limits
+    own = limits.trial_minutes / 60
+    hours = own if limits.time_hours is None else min(own, limits.time_hours)
+    return limits.model_copy(update={"time_hours": hours})
 
 
 def _stopped_at_the_start(folder: RunFolder) -> RunResult:

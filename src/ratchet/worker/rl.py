@@ -33,7 +33,7 @@ def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
     try:
         with session.phase("loading the model"):
             session.watch.on_progress("loading", 0, 1)
-            engine = _engine(session, prepared, load_policy(config, prepared.chat, prepared.files))
+            engine = engine_of(session, prepared, load_policy(config, prepared.chat, prepared.files))
         stream = PromptStream([encoded.prompt for encoded in prepared.train], config.seed)
         grader = replace(new_grader(prepared), on_graded=session.progressed)
         task = Task(stream, {e.prompt.id: e for e in prepared.train}, prepared.validation, grader)
@@ -90,7 +90,7 @@ def _keeping(session: Session, error: RatchetError) -> tuple[Ending, str]:
     return KEEPING[type(error)], str(error)
 
 
-def _engine(session: Session, prepared: Prepared, policy: Policy) -> Engine:
+def engine_of(session: Session, prepared: Prepared, policy: Policy) -> Engine:
     """Build optimizer and sampler with what was fixed for the run, fixing it now if this is its first start."""
 
     def note(text: str) -> None:

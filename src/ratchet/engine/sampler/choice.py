@@ -13,7 +13,7 @@ from ratchet.config import Quantization, SamplerSettings
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampler
 from ratchet.engine.sampler.decoder_batch import BatchKind, batches_of
-from ratchet.engine.sampler.in_process import InProcessSampler
+from ratchet.engine.sampler.in_process import InProcessSampler, rows_at_once
 from ratchet.errors import InvalidSetting
 from ratchet.model_files import ModelFiles, model_config, towers_in
 from ratchet.readiness.machine import absent_sampler
@@ -122,3 +122,12 @@ def make_sampler(
     from ratchet.engine.sampler.vllm import VllmSampler
 
     return VllmSampler(policy, settings.gpu_memory_share, sampling_tokens, window_tokens, note)
+
+
+def most_rows(backend: Backend, device: torch.device, sampling_tokens: int, row_tokens: int) -> int:
+    """Return how many answers the sampler writes at a time, each with its prompt of so many tokens at most."""
+    if backend == "in_process":
+        return rows_at_once(device.type, row_tokens, sampling_tokens)
+    from ratchet.engine.sampler.vllm import most_answers
+
+    return most_answers(sampling_tokens, row_tokens)

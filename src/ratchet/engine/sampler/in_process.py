@@ -49,6 +49,11 @@ _NOT_FINITE = (
 )
 
 
+def rows_at_once(device_type: str, row_tokens: int, budget_tokens: int) -> int:
+    """Return how many answers may be written at a time, each with its prompt of so many tokens at most; one always."""
+    return min(_MOST_ROWS[device_type], max(1, budget_tokens // row_tokens))
+
+
 class InProcessSampler:
     """Samples with the policy's own weights, in batches of some kind: the model's own forward pass if none is given."""
 
@@ -171,7 +176,7 @@ class _Waiting:
         self._requests = requests
         self._longest = longest
         self._budget_tokens = budget_tokens
-        self._most_rows = _MOST_ROWS[device_type]
+        self._device_type = device_type
         self._prefill_tokens = min(_PREFILL_TOKENS[device_type], budget_tokens)
         wanted = [number for number, request in enumerate(requests) if request.answers > 0]
         self._order = sorted(wanted, key=lambda number: (len(requests[number].prompt_token_ids), number))
@@ -211,7 +216,7 @@ class _Waiting:
             return 0
         request = self._next[0][1].request if self._next else self._chunks[0][0]
         row_tokens = len(self._requests[request].prompt_token_ids) + self._longest
-        return min(self._most_rows, max(1, self._budget_tokens // row_tokens))
+        return rows_at_once(self._device_type, row_tokens, self._budget_tokens)
 
     def next_prompts(self) -> list[tuple[int, ...]]:
         """Move on to the next prompts that are computed together, and return them."""

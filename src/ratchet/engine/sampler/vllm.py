@@ -73,6 +73,11 @@ class _Adapter:
     digest: bytes
 
 
+def most_answers(sampling_tokens: int, window_tokens: int) -> int:
+    """Return how many answers may be written at a time, each with its prompt of so many tokens at most; one always."""
+    return max(1, min(_MOST_ANSWERS, sampling_tokens // window_tokens))
+
+
 class VllmSampler:
     """Samples with a vLLM engine, which starts with the first call. See ``Sampler``."""
 
@@ -87,7 +92,7 @@ class VllmSampler:
         self._policy = policy
         self._memory_share = gpu_memory_share
         self._window_tokens = window_tokens
-        self._most_answers = max(1, min(_MOST_ANSWERS, sampling_tokens // window_tokens))
+        self._most_answers = most_answers(sampling_tokens, window_tokens)
         self._note = note
         self._folder = tempfile.TemporaryDirectory(prefix="ratchet-adapter-")
         self._engine: Any = None

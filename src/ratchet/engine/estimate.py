@@ -1,0 +1,165 @@
+"""From what a trial measured to what the full run takes: arithmetic alone, no torch, no clock.
+
+    seconds = preparation + (rounds + 1) x validation + rounds x (sampling + grading + update + saving) + 2 x held-out
+
+Sampling does not grow in proportion to the answers: a decoding step costs something whatever the batch holds, and how
+many steps there are depends on how evenly the answers fill the places. So the time of a sampler's call is taken apart
+into steps x fixed cost + what is proportional to the answers, where the fixed cost comes from two calls of different
+size and the steps from laying the measured lengths into the places one after the other (list scheduling, Graham 1969).
+The update is proportional to the groups that carry a signal; first calls, which prepare routines and buffers, count
+once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapreplace
+from itertools import cycle, islice
+
+# Draws of a round at most with dynamic sampling, as in ``rounds.py``.
+_DRAWS = 3
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the sampler: how long it took and how many tokens each answer got, in the order of the requests."""
+
+    seconds: float
+    lengths: tuple[int, ...]
+
+    @property
+    def answers(self) -> int:
+        """How many answers were written."""
+        return len(self.lengths)
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """One pass over the phases of a round: seconds, and on how much."""
+
+    sampling: Call
+    grading: float
+    update: float
+    groups: int
+    validation: Call
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.sampling.seconds + self.grading + self.update + self.validation.seconds
+
+
+@dataclass(frozen=True)
+class Size:
+    """What the full run has of everything.
+
+    Attributes:
+        rounds: As planned.
+        prompts: Of a round.
+        answers: To each prompt.
+        validation: Prompts of the validation sample.
+        heldout: Held-out problems, scored before and after.
+        rows: Answers of such prompts that may be written at a time.
+        draws_again: Whether groups without a signal are drawn again (dynamic sampling).
+    """
+
+    rounds: int
+    prompts: int
+    answers: int
+    validation: int
+    heldout: int
+    rows: int
+    draws_again: bool = False
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """The full run's seconds: those of each part, once a round but for ``preparation`` and ``heldout``."""
+
+    rounds: int
+    preparation: float
+    sampling: float
+    grading: float
+    update: float
+    validation: float
+    saving: float
+    heldout: float
+
+    @property
+    def total(self) -> float:
+        """All of the run. Saving comes after round 0 as well."""
+        a_round = self.sampling + self.grading + self.update + self.validation + self.saving
+        return self.preparation + self.validation + self.saving + self.rounds * a_round + self.heldout
+
+
+def steps(lengths: Sequence[int], rows: int) -> int:
+    """Return after how many steps answers of these lengths are written when at most ``rows`` of them run at a time.
+
+    Each waiting answer takes the place that is free first.
+    """
+    places = [0] * min(rows, len(lengths))
+    for length in lengths:
+        heapreplace(places, places[0] + length)
+    return max(places, default=0)
+
+
+def fixed_step_seconds(small: Call, large: Call, rows: int) -> float:
+    """Return what a decoding step costs whatever the batch holds, from two calls of different size; 0 if they differ not.
+
+    small = fixed x its steps + answers x each, and the same for large: two equations, two unknowns. Between 0 and all
+    of a step's time, so that noise cannot make a call cost less than nothing.
+    """
+    share = small.answers / large.answers
+    apart = steps(small.lengths, rows) - share * steps(large.lengths, rows)
+    if share >= 1 or apart <= 0:
+        return 0.0
+    found = (small.seconds - share * large.seconds) / apart
+    return min(max(found, 0.0), large.seconds / steps(large.lengths, rows))
+
+
+def call_seconds(measured: Call, answers: int, rows: int, fixed: float) -> float:
+    """Return what a call for so many answers of the measured lengths takes."""
+    there = steps(measured.lengths, rows)
+    fixed = min(fixed, measured.seconds / there)  # it may come from a call of the other kind
+    lengths = list(islice(cycle(measured.lengths), answers))
+    proportional = measured.seconds - fixed * there
+    return fixed * steps(lengths, rows) + proportional * answers / measured.answers
+
+
+def signal_share(informative: int, groups: int) -> float:
+    """Return the share of groups with a signal to expect, from those of a trial.
+
+    By the rule of succession (Laplace): neither none nor all of a few groups says that it will always be so.
+    """
+    return (informative + 1) / (groups + 2)
+
+
+def full_run(
+    small: PassTimes, large: PassTimes, size: Size, *, signal: float, preparation: float, saving: float
+) -> Seconds:
+    """Return the full run's seconds.
+
+    Args:
+        small: A pass over few answers, measured warm.
+        large: A pass that fills a batch as the full run does; ``small`` again where there was no time for one.
+        size: Of the full run.
+        signal: Share of groups with a signal.
+        preparation: Seconds before round 0, what first calls take on top included.
+        saving: Seconds in which a round gets onto the disk.
+    """
+    # The pair that lies further apart tells the fixed cost better.
+    pairs = [(small.sampling, large.sampling), (small.validation, large.validation)]
+    fixed = fixed_step_seconds(*max(pairs, key=lambda pair: pair[1].answers / pair[0].answers), size.rows)
+    missing = 1 - signal
+    draws = sum(missing**draw for draw in range(_DRAWS)) if size.draws_again else 1.0
+    learned = size.prompts * (1 - missing**_DRAWS if size.draws_again else signal)
+    answers = round(size.prompts * size.answers * draws)
+    return Seconds(
+        rounds=size.rounds,
+        preparation=preparation,
+        sampling=call_seconds(large.sampling, answers, size.rows, fixed),
+        grading=large.grading * answers / large.sampling.answers,
+        update=large.update * learned / large.groups,
+        validation=call_seconds(large.validation, size.validation, size.rows, fixed),
+        saving=saving,
+        heldout=2 * call_seconds(large.validation, size.heldout, size.rows, fixed),
+    )
