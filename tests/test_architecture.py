@@ -32,6 +32,7 @@ LAYERS = [
         "outside",
         "round_lines",
         "model_files",
+        "footprint",
         "report_card",
         "report_store",
         "shown",

@@ -10,20 +10,15 @@ import torch
 from ratchet.config import RlSettings
 from ratchet.engine import memory
 from ratchet.engine.memory import (
-    Budgets,
-    Load,
-    Shape,
-    activation_bytes,
-    adapter_bytes,
-    cache_bytes,
     fitted_budgets,
     free_bytes,
     is_out_of_memory,
     out_of_memory_as,
-    row_bytes,
+    shape_of,
     update_room,
 )
 from ratchet.errors import OutOfMemory
+from ratchet.footprint import Budgets, Load, Shape, activation_bytes, adapter_bytes, cache_bytes, row_bytes
 
 from .models import tiny_model, tiny_policy
 
@@ -46,13 +41,13 @@ def machine(monkeypatch, total):
 def test_the_shape_is_read_from_a_models_configuration():
     # Llama of the tests: 2 layers, 2 key/value heads of width 8, hidden 32, inner 48.
     config = tiny_model().config
-    assert Shape.of(config, torch.float32) == Shape(2, 32, 48, config.vocab_size, 2 * 2 * 8, 4 * 8, 4)
-    assert Shape.of(config, torch.bfloat16).width == 2
+    assert shape_of(config, torch.float32) == Shape(2, 32, 48, config.vocab_size, 2 * 2 * 8, 4 * 8, 4)
+    assert shape_of(config, torch.bfloat16).width == 2
 
 
 @pytest.mark.parametrize("architecture", ["phi", "gpt_neox", "gemma", "gemma3", "mixtral"])
 def test_models_without_grouped_heads_or_a_head_width_of_their_own_have_a_shape_too(architecture):
-    shape = Shape.of(tiny_model(architecture).config, torch.float32)
+    shape = shape_of(tiny_model(architecture).config, torch.float32)
     assert min(shape.layers, shape.hidden, shape.inner, shape.vocabulary, shape.cached) > 0
 
 
@@ -87,7 +82,8 @@ import resource, sys
 import torch, transformers
 from ratchet.config import LoraSettings
 from ratchet.engine.logprobs import PLAIN, answer_logprobs
-from ratchet.engine.memory import Shape, activation_bytes
+from ratchet.engine.memory import shape_of
+from ratchet.footprint import activation_bytes
 from ratchet.engine.packing import PackedAnswer, pack
 from ratchet.engine.policy import Policy, with_new_adapter
 from ratchet.engine.recompute import recompute_layers
@@ -116,7 +112,7 @@ measured = row(128, 8, 64)
 step(measured)
 with open("/proc/self/status") as file:  # ru_maxrss would start at what the process of the tests holds
     peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:")) - before
-shape = Shape.of(config, torch.float32)
+shape = shape_of(config, torch.float32)
 estimate = activation_bytes(shape, len(measured.input_ids), len(measured.targets), recomputed=recomputed)
 print(peak / estimate)
 """

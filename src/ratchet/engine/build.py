@@ -10,7 +10,7 @@ from typing import Any
 
 from ratchet.engine.grading import Grader
 from ratchet.engine.logprobs import RowForward, chosen_forward
-from ratchet.engine.memory import Budgets, fitted_budgets, row_bytes, update_room
+from ratchet.engine.memory import fitted_budgets, update_room
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared
@@ -20,6 +20,7 @@ from ratchet.engine.sampler import Sampler
 from ratchet.engine.sampler.choice import Choice, choose, make_sampler
 from ratchet.engine.sampler.decoder_batch import BatchKind, chosen_kind
 from ratchet.engine.update import Learner, new_optimizer
+from ratchet.footprint import Budgets, row_bytes
 from ratchet.verifiers import takes_function
 
 # Tokens of a prompt's beginning and end that the trials of the ways to compute use.

@@ -28,7 +28,7 @@ from ratchet.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ratchet.config import LoraSettings, Loss, RunConfig
 from ratchet.engine.chat import Chat
 from ratchet.engine.decoder.weights import decoder_weights
-from ratchet.engine.memory import Load, Shape, is_out_of_memory, out_of_memory_as
+from ratchet.engine.memory import is_out_of_memory, out_of_memory_as, shape_of
 from ratchet.engine.quantization import (
     compute_dtype,
     is_quantized,
@@ -40,6 +40,7 @@ from ratchet.engine.start import StartAdapter, read_start
 from ratchet.engine.text_part import text_keywords
 from ratchet.engine.third_party import without_load_report
 from ratchet.errors import ModelUnavailable, RatchetError
+from ratchet.footprint import Load
 from ratchet.model_files import (
     EXPERT_COUNTS,
     SMOLLM2,
@@ -132,7 +133,7 @@ class Policy:
         """
         adapter_weights = sum(weight.numel() for weight in self.parameters)
         return Load(
-            shape=Shape.of(self.model.config, self.model.dtype, own_decoder=own_decoder),
+            shape=shape_of(self.model.config, self.model.dtype, own_decoder=own_decoder),
             # As it is in memory: quantized weights count with their few bits.
             weight_bytes=int(self.model.get_base_model().get_memory_footprint()) - 4 * adapter_weights,
             merged_bytes=self.merged_bytes,

@@ -1,0 +1,198 @@
+"""How much memory the parts of a run take: plain arithmetic on a model's shape, without torch.
+
+One source for two readers: the engine, which fixes a run's budgets by it once the model is loaded
+(``engine/memory.py``), and ``ratchet plan``, which knows the model's configuration alone (``readiness/memory.py``).
+How far the estimates are off was measured (dev/LOG.md).
+
+Dimensions: T tokens of a row, N answer tokens of a row, h hidden size, i inner size of a layer, V vocabulary; width is
+the bytes of one number.
+"""
+
+from dataclasses import dataclass
+
+from ratchet.config import RlSettings
+
+# Without a GPU larger rows under a mask only cost: attention grows with the square of a row, also between its unrelated
+# groups. Measured on two cores (dev/LOG.md): 512 tokens is about the best for small and larger models.
+_CPU_MICRO_BATCH_TOKENS = 512
+# Our own decoder has no such mask: larger rows share more, until they no longer fit the processor's caches. So many
+# bytes of what the backward pass needs, and so many tokens at most.
+_DECODER_KEPT_BYTES = 1 << 29
+_DECODER_MICRO_BATCH_TOKENS = 2560
+# Its logits, for a few tokens at a time, and what is made of them (``engine/head.py``).
+_DECODER_LOGITS_BYTES = 3 * 4 * (6 << 20)
+_CPU_SAMPLING_BYTES = 1 << 30
+# What a GPU computes at a time at most: more tokens bring nothing, and the mask grows with their square.
+_GPU_MICRO_BATCH_TOKENS = 16_384
+_LEAST_SAMPLING_TOKENS, _MOST_CPU_TOKENS, _MOST_GPU_TOKENS = 4096, 1 << 20, 1 << 22
+# Share of a device's memory that estimates may fill. glibc's allocator alone was measured to take twice what is in use.
+SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """What a run may hold at a time, in tokens: per pass of the update, and in the sampler's cache.
+
+    With ``gradient_checkpointing`` the update keeps what goes into a layer alone (``engine/recompute.py``).
+    """
+
+    micro_batch_tokens: int
+    sampling_tokens: int
+    gradient_checkpointing: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a model decides how much memory a token takes. ``width`` is that of its weights and activations."""
+
+    layers: int
+    hidden: int
+    inner: int
+    vocabulary: int
+    cached: int  # numbers that a token's keys and values have in a layer
+    attended: int  # numbers that a token's queries, and what attention returns for them, have in a layer
+    width: int
+    own_decoder: bool = False  # the update runs through our own decoder (``engine/decoder/layer.py``)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a run asks of a device, beside what every pass needs.
+
+    Attributes:
+        shape: Of the base model.
+        weight_bytes: The base model as it is in memory, quantized or not.
+        merged_bytes: The second copy of some weights while sampling.
+        adapter_weights: How many numbers the adapter has.
+        longest_prompt: Tokens of the run's longest prompt.
+        longest_answer: Tokens that an answer may have.
+    """
+
+    shape: Shape
+    weight_bytes: int
+    merged_bytes: int
+    adapter_weights: int
+    longest_prompt: int
+    longest_answer: int
+
+    @property
+    def longest_row(self) -> int:
+        """Tokens of the longest prompt with one answer, which is never split."""
+        return self.longest_prompt + self.longest_answer
+
+
+def cache_bytes(shape: Shape, tokens: int) -> int:
+    """Return what the sampler's cache takes: keys and values of every layer."""
+    return tokens * shape.layers * shape.cached * shape.width
+
+
+def adapter_bytes(weights: int) -> int:
+    """Return what an adapter takes while it is trained: float32 weights, gradients and AdamW's two moments."""
+    return 4 * 4 * weights
+
+
+def activation_bytes(shape: Shape, tokens: int, answer_tokens: int, *, recomputed: bool) -> int:
+    """Return what a forward and backward pass over one row takes at its peak, beside weights and adapter.
+
+    Of a gated layer with an adapter on each of its seven products, float32 keeps 8h + 4i numbers a token: both inputs
+    of the norms, both outputs, query, key, value and their result; gate, its activation, the other branch and the
+    product. In 16 bits the norms and the adapter compute in float32 and keep copies of their own, 8h + i numbers, next
+    to 4h + 3i in 16 bits. Recomputed, a layer keeps its input.
+
+    The peak comes either at the logits, of which the loss and its gradient keep four float32 copies (in 16 bits also
+    logits and gradient as they are), or in a layer's backward pass, which takes about as much again as the layer keeps
+    and, recomputed, that as well.
+
+    Our own decoder keeps less: the inputs of layer and network, queries and outputs of attention, keys and values, gate
+    and up, about 4h + 2i numbers and those of the cache. It has no mask over the row, and few logits at a time.
+    """
+    h, i, width = shape.hidden, shape.inner, shape.width
+    if shape.own_decoder:
+        kept = tokens * shape.layers * (h * width if recomputed else _decoder_layer_bytes(shape))
+        # In a layer's backward pass: gradients of gate and up, two products and the inputs of both norms.
+        working = tokens * (4 * i + 4 * h) * width + (tokens * _decoder_layer_bytes(shape) if recomputed else 0)
+        return kept + max(working, answer_tokens * h * width + _DECODER_LOGITS_BYTES)
+    layer = tokens * (4 * (8 * h + 4 * i) if width >= 4 else 4 * (8 * h + i) + width * (4 * h + 3 * i))
+    kept = shape.layers * (tokens * h * width if recomputed else layer)
+    logits = answer_tokens * shape.vocabulary * (16 if width >= 4 else 16 + 2 * width)
+    mask = tokens * tokens * width
+    return kept + mask + max(logits, (2 if recomputed else 1) * layer)
+
+
+def _decoder_layer_bytes(shape: Shape) -> int:
+    """Return what our own decoder keeps of a token in a layer."""
+    return (2 * shape.hidden + 2 * shape.attended + shape.cached + 2 * shape.inner) * shape.width
+
+
+def row_bytes(load: Load, tokens: int, *, recomputed: bool) -> int:
+    """Return ``activation_bytes`` of the largest row there may be under a micro-batch of so many tokens.
+
+    One answer is never split, whatever the micro-batch. A longer row may be made of answers nearly alone.
+    """
+    if tokens <= load.longest_row:
+        return activation_bytes(load.shape, load.longest_row, load.longest_answer, recomputed=recomputed)
+    return activation_bytes(load.shape, tokens, tokens, recomputed=recomputed)
+
+
+def cpu_update_room(load: Load, total_bytes: int) -> int:
+    """Return how many bytes the activations of the update may take on a CPU; below 0 where not even the adapter fits.
+
+    A share of the machine's memory less the weights, so that what else runs on the machine changes nothing.
+    """
+    return int(total_bytes * SHARE) - load.weight_bytes - adapter_bytes(load.adapter_weights)
+
+
+def gpu_update_room(load: Load, free_bytes: int) -> int:
+    """Return the same for a GPU: a share of what is free once the weights are there."""
+    return int(free_bytes * SHARE) - adapter_bytes(load.adapter_weights)
+
+
+def cpu_sampling_tokens(load: Load, total_bytes: int) -> int:
+    """Return how many tokens the sampler's cache may hold on a CPU.
+
+    Fixed amounts, so that what else runs on the machine changes nothing; a quarter of a small machine's memory.
+    """
+    fitting = min(_CPU_SAMPLING_BYTES, total_bytes // 4) // cache_bytes(load.shape, 1)
+    return _between(fitting, _LEAST_SAMPLING_TOKENS, _MOST_CPU_TOKENS)
+
+
+def gpu_sampling_tokens(load: Load, free_bytes: int) -> int:
+    """Return the same for a GPU: what fits a share of what is free beside the merged copy of the weights."""
+    fitting = int((free_bytes - load.merged_bytes) * SHARE) // cache_bytes(load.shape, 1)
+    return _between(fitting, _LEAST_SAMPLING_TOKENS, _MOST_GPU_TOKENS)
+
+
+def fitted(load: Load, rl: RlSettings, *, room: int, sampling_tokens: int, on_cpu: bool) -> Budgets:
+    """Return the budgets that the settings leave open.
+
+    What does not fit is first cut into smaller micro-batches, down to one answer each: that costs less time than
+    computing layers twice. A micro-batch that was asked for stays as it is.
+
+    Args:
+        load: What the run asks of the device.
+        rl: Budgets that are asked for, which stay.
+        room: Bytes for the activations of the update.
+        sampling_tokens: What the cache may hold, where the settings do not say.
+        on_cpu: Whether the device is one.
+    """
+    usual = _cpu_micro_batch(load.shape) if on_cpu else _GPU_MICRO_BATCH_TOKENS
+    least = rl.micro_batch_tokens or load.longest_row
+    recomputed = rl.gradient_checkpointing == "on" or (
+        rl.gradient_checkpointing == "auto" and row_bytes(load, least, recomputed=False) > room
+    )
+    tokens = rl.micro_batch_tokens or usual
+    while rl.micro_batch_tokens is None and tokens > least and row_bytes(load, tokens, recomputed=recomputed) > room:
+        tokens = max(least, tokens // 2)
+    return Budgets(tokens, rl.sampling_tokens or sampling_tokens, recomputed)
+
+
+def _cpu_micro_batch(shape: Shape) -> int:
+    """Return how many tokens a pass of the update should have on a CPU, if memory is no question."""
+    if not shape.own_decoder:
+        return _CPU_MICRO_BATCH_TOKENS
+    tokens = _DECODER_KEPT_BYTES // (shape.layers * _decoder_layer_bytes(shape))
+    return _between(tokens, _CPU_MICRO_BATCH_TOKENS, _DECODER_MICRO_BATCH_TOKENS)
+
+
+def _between(value: int, least: int, most: int) -> int:
+    return max(least, min(most, value))
