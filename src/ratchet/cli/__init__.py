@@ -20,6 +20,7 @@ from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound,
 # Name -> (module, help). The modules import what they need, so a command costs nothing until it is called.
 COMMANDS = {
     "demo": ("demo", "Watch a small model learn, on this machine, in minutes."),
+    "plan": ("plan", "Say what a run would be, whether it fits, and what to change."),
     "inspect": ("inspect", "See what the verifier makes of the starting model's answers, before a run."),
     "train": ("train", "Train with the settings of a YAML file and of flags."),
     "resume": ("train", "Go on with a run that was killed or stopped."),

@@ -1,5 +1,6 @@
 """What ``ratchet train --check`` shows: the run in a few lines, notes, warnings, and whether it could start."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.markup import escape
@@ -10,10 +11,10 @@ from ratchet.errors import NotReady
 from ratchet.readiness import Readiness
 
 
-def print_report(report: Readiness) -> None:
-    """Print a report for people, all but its faults, with which the command ends."""
+def print_report(report: Readiness, further: Mapping[str, str] | None = None) -> None:
+    """Print a report for people, all but its faults, with which the command ends; ``further`` lines by their label."""
     console = console_for(as_json=False)
-    for label, value in _summary(report).items():
+    for label, value in {**_summary(report), **(further or {})}.items():
         console.print(f"[bold]{label:<17}[/bold] {escape(value)}")
     for note in report.notes:
         console.print(f"[yellow]Note:[/yellow] {escape(note)}")

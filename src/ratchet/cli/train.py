@@ -32,14 +32,7 @@ def train() -> click.Command:
             *run_options(),
             queue_option(),
             click.Option(["--check"], is_flag=True, help="Only say whether the run could start, and what it would be."),
-            click.Option(
-                ["--against"],
-                multiple=True,
-                metavar="FILE",
-                type=click.Path(path_type=Path),
-                help="JSONL file of rows you score on (prompt, messages, question or problem): rows to train on that "
-                "are among them refuse the run. May be given several times.",
-            ),
+            against_option(),
         ],
         context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
     )
@@ -71,6 +64,18 @@ def run_options() -> list[click.Parameter]:
         override_option(),
         json_option(),
     ]
+
+
+def against_option() -> click.Option:
+    """Return the option that names rows the user scores on."""
+    return click.Option(
+        ["--against"],
+        multiple=True,
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="JSONL file of rows you score on (prompt, messages, question or problem): rows to train on that are among "
+        "them refuse the run. May be given several times.",
+    )
 
 
 def override_option() -> click.Option:

@@ -6,8 +6,8 @@ Pure functions of settings and budgets. Only what can be lowered is named. vLLM 
 from dataclasses import dataclass
 
 from ratchet.config import RunConfig
-from ratchet.engine.memory import Budgets
 from ratchet.errors import Stage
+from ratchet.footprint import Budgets
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from ratchet.config import RunConfig
 from ratchet.engine.budget import is_too_short
 from ratchet.engine.estimate import Seconds, Size, full_run, signal_share
 from ratchet.engine.grading import FAILURE_LIMIT, failure_counts, outcome_counts
-from ratchet.engine.memory import Load, cache_bytes
 from ratchet.engine.rounds import has_signal
 from ratchet.engine.trial import Measured
+from ratchet.footprint import Load, cache_bytes
 from ratchet.records import Group
 from ratchet.report_card import PARSE_FAILURE_WARNING, TOO_EASY, TOO_HARD
 from ratchet.trial_report import MEMORY_WARNING, Answers, Estimate, Phase, PhaseName

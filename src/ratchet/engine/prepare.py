@@ -12,8 +12,18 @@ from typing import Any
 from ratchet.config import RunConfig
 from ratchet.engine.chat import Chat
 from ratchet.engine.policy import chosen_device, load_chat
-from ratchet.model_files import ModelFiles, experts_in, model_config, towers_in
-from ratchet.readiness import Faults, Rows, advice, fit, left_out, open_rows, refuse_experts, window_of
+from ratchet.model_files import ModelFiles, experts_in, find, model_config, towers_in
+from ratchet.readiness import (
+    Faults,
+    Rows,
+    advice,
+    fit,
+    left_out,
+    open_rows,
+    preset_for_experts,
+    refuse_experts,
+    window_of,
+)
 from ratchet.readiness.machine import refuse_absent_sampler, refuse_impossible_quantization
 from ratchet.readiness.steps import with_rounds
 from ratchet.records import EncodedPrompt
@@ -66,14 +76,16 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None, rows:
             refuse_absent_sampler(config.sampler)
         with faults.gathered():
             refuse_impossible_quantization(config.quantization, device)
-        rows = rows or open_rows(config, function, faults)
+        if rows is None:
+            rows = open_rows(_with_loss(config, faults), function, faults)
         faults.raise_any()
         if rows is None:
             raise AssertionError("rows that cannot be opened leave a fault")
         chat, files = load_chat(rows.config)
         settings = model_config(files, config.revision)
         with faults.gathered():
-            refuse_experts(experts_in(settings), config.rl.loss)
+            if rows.config.objective == "rl":
+                refuse_experts(experts_in(settings), rows.config.rl.loss)
         with faults.gathered():
             window = window_of(rows.config, settings, chat.prompts.window)
             fitted = fit(rows.config, rows.dataset, chat.prompts, window, faults)
@@ -87,6 +99,13 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None, rows:
     notes = (*rows.notes, *absent, *fitted.notes, *steps, *advice(config, chat.prompts, len(fitted.train), device))
     splits = (fitted.train, fitted.validation, fitted.heldout)
     return Prepared(config, rows.verifier, chat, files, *splits, notes, rows.watch)
+
+
+def _with_loss(config: RunConfig, faults: Faults) -> RunConfig:
+    """Return the settings with the loss of a mixture-of-experts model, where they name none."""
+    with faults.gathered():
+        return preset_for_experts(config, experts_in(model_config(find(config.model), config.revision)))
+    return config
 
 
 def data_hash(prepared: Prepared) -> str:

@@ -27,7 +27,7 @@ from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.importance import ImportanceStats, truncated_importance
 from ratchet.engine.logprobs import RowForward, answer_logprobs, drawn_logprobs
 from ratchet.engine.losses import LOSSES, LossStats, StepTotals, TokenBatch, policy_loss
-from ratchet.engine.memory import out_of_memory_as
+from ratchet.engine.memory import give_back, out_of_memory_as
 from ratchet.engine.packing import PackedAnswer, PackedRow, packed_rows
 from ratchet.engine.policy import Policy
 from ratchet.errors import NotFinite
@@ -127,6 +127,9 @@ def update(learner: Learner, groups: Sequence[Group], check: Callable[[], None])
         drawn = _drawn_logprobs(learner, steps, check)
         for step in steps:
             _step(learner, step, _Start(old, drawn), sums, check)
+    if learner.policy.device.type == "cpu":
+        # What the backward passes left in pieces would lie beside the cache and the merged weights of what comes next.
+        give_back(learner.policy.merged_bytes)
     return _learned(sums)
 
 

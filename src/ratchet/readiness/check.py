@@ -1,7 +1,8 @@
 """All checks of a run before anything is loaded for it, and what they found."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from ratchet.config import RunConfig
@@ -14,10 +15,27 @@ from ratchet.readiness.advice import advice, advice_on_rate
 from ratchet.readiness.faults import Faults, raise_all
 from ratchet.readiness.leaks import DISJOINT_BY_THEMSELVES, leak_notes, leaks_of, refuse_leaks
 from ratchet.readiness.machine import device_here, refuse_absent_sampler, refuse_impossible_quantization
-from ratchet.readiness.model import Fitted, Window, fit, left_out, refuse_experts, window_of
+from ratchet.readiness.model import (
+    Fitted,
+    Window,
+    fit,
+    left_out,
+    on_experts,
+    preset_for_experts,
+    refuse_experts,
+    window_of,
+)
 from ratchet.readiness.rows import Rows, open_rows
 from ratchet.readiness.start import with_start
 from ratchet.readiness.steps import with_rounds
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known of a base model before it loads: its config.json, and its weights' number where files are here."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    parameters: int | None = None
 
 
 @dataclass(frozen=True)
@@ -32,7 +50,9 @@ class Readiness:
         device: Where the run would be, None where that device is not there.
         row_counts: Rows of each split that would be used.
         longest_prompt: Tokens of the longest of them, None where they could not be counted.
+        common_prefix: Tokens that all of them begin with, 0 where that is not known.
         window: Tokens that prompt and answer share, None where no limit is known.
+        model: The model's own settings, empty where they are not known, and how many weights its files hold.
         rows: The opened rows, for a run that starts now; whoever has the report closes it.
     """
 
@@ -45,6 +65,8 @@ class Readiness:
     longest_prompt: int | None
     window: int | None
     rows: Rows | None
+    common_prefix: int = 0
+    model: ModelFacts = field(default_factory=ModelFacts)
 
     def raise_faults(self) -> None:
         """Raise what stands in the way, if anything: a single fault as it is, several as one ``NotReady``."""
@@ -77,7 +99,7 @@ def check(
             that was found already, what depends on the rows is not checked.
     """
     faults = faults or Faults()
-    config = config.resolved()
+    config = preset_for_experts(config, _experts(config)).resolved()
     start_notes: tuple[str, ...] = ()
     with faults.gathered():
         config, start_notes = with_start(config)
@@ -102,7 +124,7 @@ class _Model:
 
     window: Window | None = None
     encoder: PromptEncoder | None = None
-    parameters: int | None = None
+    facts: ModelFacts = field(default_factory=ModelFacts)
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -111,14 +133,17 @@ class _Model:
             place = find(config.model)
             settings = model_config(place, config.revision)
             towers = towers_in(place.name, settings)
-            with faults.gathered():
-                refuse_experts(experts_in(settings), config.rl.loss)
+            experts = experts_in(settings)
+            if config.objective == "rl":
+                with faults.gathered():
+                    refuse_experts(experts, config.rl.loss)
             encoder, notes = _encoder(config, place, faults)
             notes += left_out(place.name, towers)
             window = None
             with faults.gathered():
                 window = window_of(config, settings, encoder.window if encoder else None)
-            return cls(window, encoder, parameter_count(place), notes)
+            notes = (*notes, *filter(None, [on_experts(config, experts)]))
+            return cls(window, encoder, ModelFacts(settings, parameter_count(place)), notes)
         return cls()
 
 
@@ -170,7 +195,8 @@ def _with_rows(
     with faults.gathered():
         if counts["training"]:
             config, steps = with_rounds(config, counts["training"])
-    rate = None if model.parameters is None else advice_on_rate(config, model.parameters)
+    parameters = model.facts.parameters
+    rate = None if parameters is None else advice_on_rate(config, parameters)
     warnings = [*found, *advice(config, model.encoder, counts["training"], device or ""), *filter(None, [rate])]
     report = _found(config, faults, device, model)
     return replace(
@@ -179,10 +205,28 @@ def _with_rows(
         warnings=tuple(warnings),
         row_counts=counts,
         longest_prompt=fitted.longest_prompt or None,
+        common_prefix=_common_prefix(fitted),
         rows=replace(rows, notes=(*rows.notes, *found)),
     )
 
 
 def _found(config: RunConfig, faults: Faults, device: str | None, model: _Model) -> Readiness:
     window = None if model.window is None else model.window.tokens
-    return Readiness(config, tuple(faults.found), model.notes, (), device, {}, None, window, None)
+    return Readiness(config, tuple(faults.found), model.notes, (), device, {}, None, window, None, model=model.facts)
+
+
+def _common_prefix(fitted: Fitted) -> int:
+    prompts = [one.token_ids for one in (*fitted.train, *fitted.validation)]
+    if not prompts:
+        return 0
+    # Of sorted sequences, what the first and the last share is shared by all.
+    pairs = zip(min(prompts), max(prompts), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _experts(config: RunConfig) -> int:
+    """Return how many experts a layer of the model has; 0 where the model is not there, which is told elsewhere."""
+    try:
+        return experts_in(model_config(find(config.model), config.revision))
+    except RatchetError:
+        return 0

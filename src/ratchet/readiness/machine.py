@@ -4,6 +4,8 @@ The rules are here for whoever knows the facts: the engine asks torch, ``device_
 """
 
 import ast
+import json
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -23,6 +25,20 @@ _COUNT_GPUS = """
 import ctypes
 driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
 print(count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0)
+"""
+# Likewise for the memory and the name of the GPU whose number it is given.
+_ASK_GPU = """
+import ctypes, json, sys
+driver, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+size, name = ctypes.c_size_t(), ctypes.create_string_buffer(100)
+calls = [
+    lambda: driver.cuInit(0),
+    lambda: driver.cuDeviceGet(ctypes.byref(device), int(sys.argv[1])),
+    lambda: driver.cuDeviceTotalMem_v2(ctypes.byref(size), device),
+    lambda: driver.cuDeviceGetName(name, 100, device),
+]
+if not any(call() for call in calls):
+    print(json.dumps([name.value.decode(), size.value]))
 """
 # A driver that wakes up many GPUs takes seconds; one that takes longer has hung.
 _DRIVER_SECONDS = 30
@@ -123,6 +139,24 @@ def _builds_of_torch() -> set[str]:
         if isinstance(value, ast.Constant) and value.value is not None:
             found |= {target.id for target in targets if isinstance(target, ast.Name)}
     return found & {"cuda", "hip", "xpu"}
+
+
+def memory_of(device: str) -> tuple[str, int] | None:
+    """Return what a device is called and how many bytes of memory it has; None where that cannot be asked.
+
+    For cpu it is the machine's memory.
+    """
+    kind, _, index = device.partition(":")
+    if kind == "cpu":
+        return "this machine's CPU", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if kind != "cuda":
+        return None
+    with suppress(OSError, ValueError, subprocess.TimeoutExpired):
+        command = [sys.executable, "-I", "-S", "-c", _ASK_GPU, index or "0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_SECONDS, check=False)
+        name, size = json.loads(done.stdout)
+        return f"{device} ({name})", int(size)
+    return None
 
 
 def _cuda_gpus() -> int:

@@ -61,6 +61,21 @@ def left_out(name: str, towers: str) -> tuple[str, ...]:
     )
 
 
+def preset_for_experts(config: RunConfig, experts: int) -> RunConfig:
+    """Return the settings with the one loss that goes with a mixture-of-experts model, where the user chose none."""
+    if experts <= 1 or config.objective != "rl" or "loss" in config.rl.model_fields_set:
+        return config
+    return config.model_copy(update={"rl": config.rl.model_copy(update={"loss": "gspo"})})
+
+
+def on_experts(config: RunConfig, experts: int) -> str | None:
+    """Return what to know of training a mixture-of-experts model; None where it is none."""
+    if experts <= 1:
+        return None
+    loss = "" if config.objective != "rl" else " Loss is gspo, the only one for such models."
+    return f"The base model is a mixture of {experts} experts: training such models is little proven.{loss}"
+
+
 def window_of(config: RunConfig, settings: Mapping[str, Any], tokenizer_limit: int | None) -> Window:
     """Return the window of a run.
 
