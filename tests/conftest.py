@@ -10,6 +10,7 @@ import pytest
 
 import ratchet.cli  # and with it ratchet, before any test imports torch: it sets how OpenMP waits
 
+from .buckets import _bucket_process, bucket_server, each_storage  # noqa: F401 - fixtures
 from .databases import each_database, postgres_server, postgres_url  # noqa: F401 - fixtures
 
 # Read by libraries when they are imported, which is before any fixture runs; subprocesses inherit it. Models this small

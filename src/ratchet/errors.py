@@ -6,7 +6,7 @@
     +-- NotReady            several of these at once, before a run starts
     +-- NotFound, Conflict  the state: no such run, or not in a state that allows the request
     +-- VerifierFailing, MetricRefused   the metric: too many answers could not be graded, or it cannot be used at all
-    +-- OutOfMemory, DiskFull, ModelUnavailable, SamplerFailed, SandboxUnavailable   the machine
+    +-- OutOfMemory, DiskFull, ModelUnavailable, SamplerFailed, SandboxUnavailable, StorageUnavailable   the machine
     +-- NotFinite           the numbers: NaN or infinity twice in a row
     +-- NoLearningSignal    the task: every answer of every round scored alike
     +-- Interrupted         the clock or the user: the round under way is given up
@@ -113,6 +113,12 @@ class ModelUnavailable(RatchetError):
     """The base model or an adapter is missing, unreadable, or of a kind that cannot be trained here."""
 
     code = "model_unavailable"
+
+
+class StorageUnavailable(RatchetError):
+    """The storage of artifacts cannot be reached, read or written. Never ends a run."""
+
+    code = "storage_unavailable"
 
 
 class SamplerFailed(RatchetError):

@@ -14,7 +14,7 @@ import platformdirs
 
 from ratchet.errors import Conflict, DiskFull
 
-_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PATH_SHOWN = 200
 OUT_ADVICE = "Choose another --out."
 _DISK_ADVICE = (
@@ -43,7 +43,7 @@ def disk_full_as_error(path: Path, advice: str = _DISK_ADVICE) -> Iterator[None]
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL_DISK:
+        if error.errno not in FULL_DISK:
             raise
         raise DiskFull(f"The disk that holds {path} is full. {advice}") from error
 

@@ -1,14 +1,37 @@
-"""The database: runs, adapters, versions of datasets and metrics. Rows of a dataset and weights are files, not here.
+"""What outlives a run's folder: the database (runs, adapters, versions of datasets and metrics) and stored artifacts.
 
-Importing this package loads SQLAlchemy; services import it when they need it.
+Rows of a dataset and weights are files, not in the database. Importing this package loads nothing; its names load
+SQLAlchemy when they are first asked for. ``artifacts`` is imported by itself and loads fsspec instead.
 """
 
-from ratchet.store.adapters import AdapterStore, StoredAdapter
-from ratchet.store.database import Database, database_url
-from ratchet.store.datasets import DatasetContent, DatasetStore, StoredDataset
-from ratchet.store.metrics import MetricStore, StoredMetric
-from ratchet.store.runs import RunStore, StoredRun
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from ratchet.store.adapters import AdapterStore as AdapterStore
+    from ratchet.store.adapters import StoredAdapter as StoredAdapter
+    from ratchet.store.database import Database as Database
+    from ratchet.store.database import database_url as database_url
+    from ratchet.store.datasets import DatasetContent as DatasetContent
+    from ratchet.store.datasets import DatasetStore as DatasetStore
+    from ratchet.store.datasets import StoredDataset as StoredDataset
+    from ratchet.store.metrics import MetricStore as MetricStore
+    from ratchet.store.metrics import StoredMetric as StoredMetric
+    from ratchet.store.runs import RunStore as RunStore
+    from ratchet.store.runs import StoredRun as StoredRun
+
+_HOMES = {
+    "AdapterStore": "adapters",
+    "Database": "database",
+    "DatasetContent": "datasets",
+    "DatasetStore": "datasets",
+    "MetricStore": "metrics",
+    "RunStore": "runs",
+    "StoredAdapter": "adapters",
+    "StoredDataset": "datasets",
+    "StoredMetric": "metrics",
+    "StoredRun": "runs",
+    "database_url": "database",
+}
 __all__ = [
     "AdapterStore",
     "Database",
@@ -22,3 +45,11 @@ __all__ = [
     "StoredRun",
     "database_url",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in _HOMES:
+        return getattr(import_module(f"ratchet.store.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'ratchet.store' has no attribute {name!r}")
