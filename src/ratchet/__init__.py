@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from ratchet.notebook import inspect as inspect
     from ratchet.notebook import resume as resume
     from ratchet.notebook import train as train
+    from ratchet.notebook import trial as trial
     from ratchet.records import RunResult as RunResult
 
-__all__ = ["RunConfig", "RunResult", "confirm_report", "inspect", "resume", "train"]
+__all__ = ["RunConfig", "RunResult", "confirm_report", "inspect", "resume", "train", "trial"]
 
 _HOMES = {
     "RunConfig": "ratchet.config",
@@ -38,6 +39,7 @@ _HOMES = {
     "inspect": "ratchet.notebook",
     "resume": "ratchet.notebook",
     "train": "ratchet.notebook",
+    "trial": "ratchet.notebook",
 }
 
 

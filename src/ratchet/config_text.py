@@ -74,6 +74,20 @@ def read_file(path: Path) -> dict[str, Any]:
     return content
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes what the loader would read as something else than a text."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def as_yaml(config: RunConfig) -> str:
+    """Return settings, all of them, as a file that ``read_file`` and ``build`` make the same settings of."""
+    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
 def build(settings: Mapping[str, Any], flags: Mapping[str, str] | None = None) -> RunConfig:
     """Make a run's settings from nested values and, over them, flags by key.
 

@@ -84,6 +84,15 @@ def train(
     return service.create_and_train(settings, Path(out) if out else None, function=verifier, watch=watch, ask=ask)
 
 
+def trial(config: Config, *, verifier: VerifierFunction | None = None, out: str | Path | None = None) -> service.Trial:
+    """Try a run for minutes; return what it measured and what the full run would take.
+
+    Arguments and errors are those of ``train``. ``trial.full_run()`` returns the full run's settings.
+    """
+    settings = _settings(config, verifier)
+    return service.run_trial(settings, Path(out) if out else None, function=verifier)
+
+
 def _settings(config: Config, verifier: VerifierFunction | None) -> RunConfig:
     """Return the settings, with the identity of the user's own verifier in them."""
     if not isinstance(config, RunConfig | Mapping | str | Path):

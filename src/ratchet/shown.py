@@ -1,4 +1,4 @@
-"""Texts of models and of rows on their way to a screen, a page or a file that must be valid Unicode."""
+"""Texts of models and of rows on their way to a screen, a page or a file that must be valid Unicode; sizes, times."""
 
 import re
 
@@ -19,3 +19,18 @@ def visible(text: str) -> str:
 def shortened(text: str, limit: int) -> str:
     """Return at most the first ``limit`` characters of a text, and a mark where there were more."""
     return text if len(text) <= limit else text[:limit] + " ..."
+
+
+def shown_seconds(seconds: float) -> str:
+    """Return a duration as people read it."""
+    if seconds < 100:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def shown_bytes(count: int | None) -> str:
+    """Return a size as people read it; "?" where it is not known."""
+    if count is None:
+        return "?"
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

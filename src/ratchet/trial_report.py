@@ -6,6 +6,8 @@ torch nor files. Bytes of the host are those that the process holds above what i
 
 from typing import Literal
 
+from pydantic import Field
+
 from ratchet.records import Outcome, Record
 
 REPORT_VERSION = 1
@@ -61,7 +63,7 @@ class Answers(Record):
     accuracy: float
     format: float
     outcomes: dict[Outcome, int]
-    failures: dict[str, int] = {}
+    failures: dict[str, int] = Field(default_factory=dict)
     mean_tokens: float
     longest_tokens: int
 
@@ -112,10 +114,10 @@ class TrialReport(Record):
     holds_for: HoldsFor | None = None
     training_prompts: int = 0
     validation_prompts: int = 0
-    phases: list[Phase] = []
+    phases: list[Phase] = Field(default_factory=list)
     answers: Answers | None = None
     estimate: Estimate | None = None
-    advice: list[str] = []
+    advice: list[str] = Field(default_factory=list)
     fix_first: str = ""
 
     @property

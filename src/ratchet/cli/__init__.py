@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": ("plan", "Say what a run would be, whether it fits, and what to change."),
     "inspect": ("inspect", "See what the verifier makes of the starting model's answers, before a run."),
     "train": ("train", "Train with the settings of a YAML file and of flags."),
+    "trial": ("trial", "Measure one small round, and see what the full run would take."),
     "resume": ("train", "Go on with a run that was killed or stopped."),
     "runs": ("runs", "List runs, show one, read its samples, stop one."),
     "serve": ("serve", "Work off the queue of runs, also after a crash."),

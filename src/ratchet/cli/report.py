@@ -57,6 +57,7 @@ def summary_fields(summary: RunSummary) -> dict[str, Any]:
     records, ended, cost = summary.records, summary.ended or {}, summary.cost
     return {
         "run": summary.run,
+        "kind": summary.kind,
         "folder": str(summary.folder),
         "status": summary.status,
         "ending": ended.get("ending"),

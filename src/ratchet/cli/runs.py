@@ -90,7 +90,8 @@ def _list(project: str | None, status: Any, as_json: bool) -> None:
         start = "" if run.start_accuracy is None else f"{run.start_accuracy:.1%}"
         best = "" if run.best_accuracy is None else f"{run.best_accuracy:.1%}"
         done = f"{run.rounds_done or 0} / {run.rounds or run.config.rl.rounds}"
-        cells = [run.id, listed.status.replace("_", " "), run.config.model, run.config.data.source, done, start, best]
+        status = ("trial " if run.kind == "trial" else "") + listed.status.replace("_", " ")
+        cells = [run.id, status, run.config.model, run.config.data.source, done, start, best]
         table.add_row(*map(escape, cells))
     console_for(as_json).print(table)
 
@@ -143,6 +144,10 @@ def _show(run_or_folder: str, as_json: bool) -> None:
     print_summary(console, summary)
     if summary.records:
         print_health(console, service.run_health(summary))
+    if summary.kind == "trial" and summary.ended:
+        from ratchet.cli.trial import print_trial
+
+        print_trial(console, service.find_trial(run_or_folder).report)
 
 
 def _samples(run_or_folder: str, number: int | None, prompts: int, whole: bool, as_json: bool) -> None:

@@ -31,6 +31,12 @@ def train() -> click.Command:
             click.Argument(["config"], required=False, type=click.Path(path_type=Path)),
             *run_options(),
             queue_option(),
+            click.Option(
+                ["--trial"],
+                metavar="RUN",
+                help="The trial that was made for this run: settings that have changed since are named. Left out: the "
+                "newest trial of the same model and data, if there is one.",
+            ),
             click.Option(["--check"], is_flag=True, help="Only say whether the run could start, and what it would be."),
             against_option(),
         ],
@@ -99,14 +105,20 @@ def json_option() -> click.Option:
 
 
 def _train(
-    config: Path | None, out: Path | None, as_json: bool, check: bool, against: tuple[Path, ...], **parameters: Any
+    config: Path | None,
+    out: Path | None,
+    as_json: bool,
+    check: bool,
+    against: tuple[Path, ...],
+    trial: str | None,
+    **parameters: Any,
 ) -> int:
     settings = settings_of(config, parameters)
     if check:
         return _check(settings, out, against, as_json=as_json)
     if parameters["queue"]:
         return _queue(settings, out, against, parameters, as_json=as_json)
-    return start(settings, out, parameters, against=against, as_json=as_json)[0]
+    return start(settings, out, parameters, against=against, trial=trial, as_json=as_json)[0]
 
 
 def settings_of(config: Path | None, parameters: Mapping[str, Any]) -> RunConfig:
@@ -183,18 +195,29 @@ def start(
     *,
     as_json: bool,
     against: tuple[Path, ...] = (),
+    trial: str | None = None,
 ) -> tuple[int, RunResult]:
     """Start a run and follow it to its end; return the exit code and the result.
 
     ``parameters`` holds those of ``run_options``.
     """
+    from rich.markup import escape
+
     from ratchet import service
     from ratchet.cli.inspect import asking
+
+    if trial is not None:
+        service.find_trial(trial)  # one that is not there is said before anything starts
+
+    def on_launch(live: "Live", launch: service.Launch) -> None:
+        live.on_launch(launch)
+        if warning := service.since_trial(launch.config, trial):
+            live.console.print(f"[yellow]Note:[/yellow] {escape(warning)}")
 
     def work(live: "Live") -> RunResult:
         ask = asking(live, inspected=parameters["inspected"], override=parameters["override_report"], as_json=as_json)
         return service.create_and_train(
-            settings, out, watch=live.watch, against=against, ask=ask, on_launch=live.on_launch
+            settings, out, watch=live.watch, against=against, ask=ask, on_launch=lambda launch: on_launch(live, launch)
         )
 
     return carry_out(work, settings, as_json=as_json)

@@ -103,7 +103,7 @@ def steps(lengths: Sequence[int], rows: int) -> int:
 
 
 def fixed_step_seconds(small: Call, large: Call, rows: int) -> float:
-    """Return what a decoding step costs whatever the batch holds, from two calls of different size; 0 if they differ not.
+    """Return what a decoding step costs whatever the batch holds, from two calls of different size; 0 if of one.
 
     small = fixed x its steps + answers x each, and the same for large: two equations, two unknowns. Between 0 and all
     of a step's time, so that noise cannot make a call cost less than nothing.

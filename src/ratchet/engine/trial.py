@@ -72,13 +72,13 @@ class PhaseLog:
 
     def note(self, name: PhaseName, seconds: float) -> None:
         """Enter a phase that took so long and has just ended."""
-        peak, before = self.meter.peak(), self.phases.get(name)
+        peak, before = self.meter.peak(), self.phases.get(name, Phase(name=name, seconds=0.0))
         self.phases[name] = Phase(
             name=name,
             seconds=seconds,
-            host_bytes=_higher(peak.host, before and before.host_bytes),
-            device_bytes=_higher(peak.device, before and before.device_bytes),
-            device_reserved_bytes=_higher(peak.device_reserved, before and before.device_reserved_bytes),
+            host_bytes=_higher(peak.host, before.host_bytes),
+            device_bytes=_higher(peak.device, before.device_bytes),
+            device_reserved_bytes=_higher(peak.device_reserved, before.device_reserved_bytes),
         )
 
 
@@ -94,6 +94,7 @@ class Measured:
         small: Times of the small pass, warm if there was time for it.
         large: Times of the pass that fills a batch; the small one's where there was no time.
         first_calls: Seconds that the first pass took longer than the same one later.
+        validation_prompts: How many there were.
         groups: Those of the starting model: one for each prompt.
         informative: How many of all groups had a signal.
         sampled_groups: How many groups there were in all.
@@ -103,6 +104,7 @@ class Measured:
     small: PassTimes
     large: PassTimes
     first_calls: float
+    validation_prompts: int
     groups: list[Group]
     informative: int
     sampled_groups: int
@@ -218,6 +220,7 @@ class Trial:
             small=small,
             large=large,
             first_calls=max(0.0, first.seconds - small.seconds),
+            validation_prompts=len(small_prompts.validation),
             groups=groups,
             informative=self._informative,
             sampled_groups=self._groups,

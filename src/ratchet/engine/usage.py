@@ -7,6 +7,7 @@ its parent's. Elsewhere than on Linux the host's numbers are not known.
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,10 +36,8 @@ class MemoryMeter:
 
     def begin(self) -> None:
         """Forget the peaks so far."""
-        try:
+        with suppress(OSError):  # peaks only rise then
             _CLEAR.write_text("5")
-        except OSError:
-            pass  # peaks only rise then
         if self._cuda is not None:
             torch.cuda.reset_peak_memory_stats(self._cuda)
 

@@ -17,6 +17,7 @@ from ratchet.service.runs import (
     samples,
     summary,
 )
+from ratchet.service.trials import Trial, changed_since, find_trial, run_trial, since_trial
 
 __all__ = [
     "Ask",
@@ -27,7 +28,9 @@ __all__ = [
     "Report",
     "RunSummary",
     "Stopping",
+    "Trial",
     "changed_samples",
+    "changed_since",
     "check_run",
     "confirm",
     "create_and_queue",
@@ -35,12 +38,15 @@ __all__ = [
     "described",
     "find_report",
     "find_run",
+    "find_trial",
     "inspect",
     "list_runs",
     "queue_again",
     "resume",
     "run_health",
+    "run_trial",
     "samples",
+    "since_trial",
     "stop",
     "summary",
     "write_page",

@@ -5,15 +5,16 @@ a lost database loses no run; one that was moved is followed.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ratchet.config import RunConfig
 from ratchet.errors import Conflict, NotFound, RatchetError
 from ratchet.files import expanded, ratchet_home
-from ratchet.records import RunStatus
+from ratchet.records import RunKind, RunStatus
 from ratchet.run_folder import RunFolder
 from ratchet.supervisor.ingest import AT_WORK, ENDS, ingest
 
@@ -36,7 +37,30 @@ def open_store() -> "Iterator[RunStore]":
         yield RunStore(database)
 
 
-def register(store: "RunStore", folder: RunFolder, *, is_kept: bool) -> "StoredRun":
+def new_run(
+    config: RunConfig,
+    out: Path | None,
+    confirmation: Mapping[str, Any] | None = None,
+    *,
+    kind: RunKind = "full",
+    is_kept: bool = False,
+) -> RunFolder:
+    """Make the folder of a run and its row in the database, or neither of them.
+
+    Raises:
+        Conflict, DiskFull: one of them cannot be made.
+    """
+    folder = RunFolder.create(config, out, confirmation, kind)
+    try:
+        with open_store() as store:
+            _register(store, folder, is_kept=is_kept)
+    except BaseException:
+        folder.undo_create()
+        raise
+    return folder
+
+
+def _register(store: "RunStore", folder: RunFolder, *, is_kept: bool) -> "StoredRun":
     """Enter a run that was just made: in the keeper's queue, or worked on by this process.
 
     Raises:

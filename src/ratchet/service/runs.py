@@ -14,12 +14,12 @@ from ratchet.ancestry import Ancestor
 from ratchet.config import LimitSettings, RunConfig
 from ratchet.errors import RatchetError
 from ratchet.files import damage_as_error
-from ratchet.records import RoundRecord, RunResult, RunStatus
+from ratchet.records import RoundRecord, RunKind, RunResult, RunStatus
 from ratchet.report_card import Confirmation
 from ratchet.run_folder import RunFolder
 from ratchet.service.queueing import Queued, refuse_function, take_inline, waiting
 from ratchet.service.readiness import prepared_run
-from ratchet.service.registry import all_runs, bring_up_to_date, find_run, find_stored, open_store, register
+from ratchet.service.registry import all_runs, bring_up_to_date, find_run, find_stored, new_run, open_store
 from ratchet.service.reports import Ask, confirmed, state
 from ratchet.supervisor.ingest import AT_WORK
 
@@ -36,7 +36,7 @@ ShownStatus = RunStatus | Literal["interrupted"]
 
 @dataclass(frozen=True)
 class Launch:
-    """What is said once before a run starts. ``time_limit_hours`` is None where there is no limit.
+    """What is said once before a run starts. ``config`` is resolved; no ``time_limit_hours``: there is no limit.
 
     ``cost`` says what the run may cost at most, where a price is given.
     """
@@ -46,6 +46,7 @@ class Launch:
     cost: str | None
     report: str
     folder: Path
+    config: RunConfig
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class RunSummary:
     """What is known of a run from its folder."""
 
     run: str
+    kind: RunKind
     folder: Path
     created_at: str
     status: ShownStatus
@@ -152,18 +154,12 @@ def _made(
     try:
         confirmation = confirmed(prepared, ask, on_progress)
         report, device = state(confirmation, prepared.config), device_name(prepared.config.device)
-        folder = RunFolder.create(prepared.config, out, confirmation.model_dump(mode="json"))
-        try:
-            with open_store() as store:
-                register(store, folder, is_kept=is_kept)
-        except BaseException:
-            folder.undo_create()
-            raise
+        folder = new_run(prepared.config, out, confirmation.model_dump(mode="json"), is_kept=is_kept)
     except BaseException:
         prepared.close()
         raise
     limits = prepared.config.limits
-    launch = Launch(device, limits.time_hours, _most_expensive(limits), report, folder.path)
+    launch = Launch(device, limits.time_hours, _most_expensive(limits), report, folder.path, prepared.config)
     return prepared, folder, launch
 
 
@@ -300,6 +296,7 @@ def _summary(folder: RunFolder, stored: "StoredRun | None") -> RunSummary:
     record = folder.read_run()
     return RunSummary(
         run=record["id"],
+        kind=folder.kind,
         folder=folder.path,
         created_at=record["created_at"],
         status=status,

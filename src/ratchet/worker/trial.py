@@ -17,7 +17,7 @@ from ratchet.engine.policy import chosen_device, device_name, load_policy
 from ratchet.engine.prediction import advice, answers_of, predicted
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import Engine
-from ratchet.engine.trial import Measured, PhaseLog, Trial, size_of
+from ratchet.engine.trial import MOST_PROMPTS, Measured, PhaseLog, Trial, size_of
 from ratchet.engine.usage import MemoryMeter, device_limit, host_limit
 from ratchet.errors import DiskFull, Interrupted, RatchetError
 from ratchet.files import write_atomically
@@ -76,11 +76,13 @@ def _measure(session: Session, prepared: Prepared, log: PhaseLog, found: dict[st
             session.event("note", text=note)
         session.check()
         size = size_of(prepared, policy, plan)
+        session.event("planned", rounds=1, prompts=min(size.prompts, MOST_PROMPTS))
         measured = Trial(config, engine, new_grader(prepared), log, session.check).measure(
             prepared, size, lambda: _seconds_left(session)
         )
         answers = answers_of(measured.groups)
-        found["answers"] = answers
+        prompts = {"training_prompts": len(measured.groups), "validation_prompts": measured.validation_prompts}
+        found |= {"answers": answers, **prompts}
         with log.phase("saving"):
             _save(session, engine, measured)
         load = policy.memory_load(held.longest_prompt_tokens, config.rl.max_answer_tokens)
@@ -146,8 +148,8 @@ def _given_up(session: Session, ending: Ending, log: PhaseLog) -> str:
     took = max(log.phases.values(), key=lambda phase: phase.seconds, default=None)
     what = "before anything was measured" if took is None else f"{took.name} took {took.seconds:.0f} seconds of it"
     return (
-        f"The trial's {limit / 60:.3g} minutes, the lower of Trial minutes and Time limit, were over: {what}. Raise Trial "
-        "minutes, or choose a shorter Longest answer or fewer Answers per prompt."
+        f"The trial's {limit / 60:.3g} minutes, the lower of Trial minutes and Time limit, were over: {what}. Raise "
+        "Trial minutes, or choose a shorter Longest answer or fewer Answers per prompt."
     )
 
 
