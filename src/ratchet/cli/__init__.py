@@ -25,7 +25,7 @@ COMMANDS = {
     "train": ("train", "Train with the settings of a YAML file and of flags."),
     "trial": ("trial", "Measure one small round, and see what the full run would take."),
     "resume": ("train", "Go on with a run that was killed or stopped."),
-    "runs": ("runs", "List runs, show one, read its samples, stop one."),
+    "runs": ("runs", "List runs, show one, follow it, read its rounds, log and samples, stop one."),
     "serve": ("serve", "Work off the queue of runs, also after a crash."),
     "adapters": ("adapters", "List the adapters of finished runs, show one and check that it is whole."),
     "data": ("data", "Add datasets, list them, look at their rows, check them."),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,9 +12,11 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from ratchet.records import OUTCOMES, RoundRecord
 from ratchet.report_card import PARSE_FAILURE_WARNING
 from ratchet.service import Launch
-from ratchet.worker import Watch
 
-_PHASES = {
+if TYPE_CHECKING:
+    from ratchet.worker import Watch
+
+PHASES = {
     "loading": "loading the model",
     "inspecting": "sampling answers for the report",
     "probing": "trying made-up answers on the verifier",
@@ -49,8 +51,10 @@ class Live:
         self.on_hard_end: Callable[[dict[str, Any]], None] = lambda event: None
 
     @property
-    def watch(self) -> Watch:
+    def watch(self) -> "Watch":
         """What to hand to the service."""
+        from ratchet.worker import Watch  # here, so that whoever only shows a round loads no torch
+
         return Watch(self._on_event, self._on_progress, self.on_hard_end)
 
     def __enter__(self) -> Self:
@@ -88,7 +92,7 @@ class Live:
     def _on_progress(self, phase: str, done: int, total: int) -> None:
         counted = f"{done} / {total} answers" if total > 1 else ""
         where = f"round {self._round}: " if self._round else ""
-        description = where + _PHASES.get(phase, phase)
+        description = where + PHASES.get(phase, phase)
         if description != self._description:
             # A task that was once complete would stay so: without spinner, and with its clock stopped.
             self._description = description

@@ -7,13 +7,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ratchet.cli.samples import ANSWER_CHARACTERS, PROMPT_CHARACTERS, shown
 from ratchet.records import RoundRecord, RunResult
 from ratchet.service import RunSummary, described
 from ratchet.service.datasets import DatasetDetails
-from ratchet.shown import shortened, visible
 
 _BARS = "▁▂▃▄▅▆▇█"
-_PROMPT_CHARACTERS, _ANSWER_CHARACTERS = 1000, 600
 
 
 def sparkline(values: list[float]) -> str:
@@ -92,32 +91,20 @@ def print_result(console: Console, result: RunResult, records: list[RoundRecord]
     console.print(f"Run {result.run} in {escape(result.folder)}")
 
 
-def print_samples(console: Console, title: str, rows: list[dict[str, Any]], *, answers: int, whole: bool) -> None:
-    """Print some prompts with their answers; long texts are shortened unless ``whole``."""
-    console.print(f"[bold]Samples of {title}[/bold]")
-    for row in rows:
-        question = row["prompt"][-1]["content"]
-        console.print(f"\n[bold]Prompt {row['prompt_id']}[/bold]  {_shown(question, _PROMPT_CHARACTERS, whole)}")
-        console.print(f"Reference  {_shown(row['ground_truth'], _ANSWER_CHARACTERS, whole)}")
-        for answer in row["answers"][:answers]:
-            tag = answer["outcome"].replace("_", " ") if answer["outcome"] != "graded" else ""
-            mark = f"{answer['reward']:.2f} {tag}".strip()
-            color = "green" if answer["correctness"] == 1 else "red"
-            console.print(f"[{color}]{mark:>8}[/{color}]  {_shown(answer['text'], _ANSWER_CHARACTERS, whole)}")
-
-
 def print_changed(console: Console, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
     """Print held-out problems with the answers before and after training."""
     console.print("\n[bold]Held-out problems, before and after[/bold]")
     for before, after in pairs:
         question = before["prompt"][-1]["content"]
-        reference = _shown(before["ground_truth"], _ANSWER_CHARACTERS, False)
-        console.print(f"\n{_shown(question, _PROMPT_CHARACTERS, False)}   [dim]reference {reference}[/dim]")
+        reference = shown(before["ground_truth"], ANSWER_CHARACTERS, full=False)
+        console.print(f"\n{shown(question, PROMPT_CHARACTERS, full=False)}   [dim]reference {reference}[/dim]")
         for label, row in (("before", before), ("after", after)):
             answer = row["answers"][0]
             color, mark = ("green", "right") if answer["correctness"] == 1 else ("red", "wrong")
             mark = mark if answer["outcome"] == "graded" else answer["outcome"].replace("_", " ")
-            console.print(f"  {label:<7}[{color}]{mark}[/{color}]  {_shown(answer['text'], _ANSWER_CHARACTERS, False)}")
+            console.print(
+                f"  {label:<7}[{color}]{mark}[/{color}]  {shown(answer['text'], ANSWER_CHARACTERS, full=False)}"
+            )
 
 
 def print_summary(console: Console, summary: RunSummary) -> None:
@@ -170,14 +157,8 @@ def print_dataset(console: Console, details: DatasetDetails) -> None:
         for row in rows:
             console.print(f"[bold]{split}, row {row['row']}[/bold]")
             for message in row["prompt"]:
-                console.print(f"  {message['role']:<9}  {_shown(message['content'], _PROMPT_CHARACTERS, False)}")
+                console.print(f"  {message['role']:<9}  {shown(message['content'], PROMPT_CHARACTERS, full=False)}")
             for name in ("ground_truth", "rejected"):
                 if name in row:
                     label = "reference" if name == "ground_truth" else name
-                    console.print(f"  {label:<9}  {_shown(row[name], _ANSWER_CHARACTERS, False)}")
-
-
-def _shown(text: str, limit: int, whole: bool) -> str:
-    # What a model wrote is shown as text: no markup, no control characters that a terminal would obey.
-    clean = visible(text)
-    return escape(clean if whole else shortened(clean, limit))
+                    console.print(f"  {label:<9}  {shown(row[name], ANSWER_CHARACTERS, full=False)}")

@@ -1,4 +1,4 @@
-"""``ratchet runs list | show | health | samples | stop``."""
+"""``ratchet runs``: list | show | samples | stop here, the other commands from their own modules."""
 
 import json
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,9 +18,12 @@ _STATUSES = [*get_args(RunStatus), "interrupted"]
 
 def runs() -> click.Command:
     """Return the group."""
+    from ratchet.cli.rounds import rounds
+    from ratchet.cli.watch import log, watch
+
     return click.Group(
         "runs",
-        help="List runs, show one and its health, read its samples, stop one.",
+        help="List runs, show one and its health, follow it, read its rounds, log and samples, stop one.",
         commands=[
             click.Command(
                 "list",
@@ -56,11 +59,16 @@ def runs() -> click.Command:
                         type=click.IntRange(min=0),
                         help="Round; the last by default. 0: held-out.",
                     ),
-                    click.Option(["--prompts"], type=click.IntRange(min=1), default=3, help="How many prompts (3)."),
-                    click.Option(["--whole"], is_flag=True, help="Do not shorten long texts."),
+                    click.Option(
+                        ["--prompts"], type=click.IntRange(min=1), default=3, help="How many prompts are open (3)."
+                    ),
+                    click.Option(["--full", "--whole", "full"], is_flag=True, help="Do not shorten long texts."),
                     json_option(),
                 ],
             ),
+            watch(),
+            rounds(),
+            log(),
         ],
     )
 
@@ -150,17 +158,17 @@ def _show(run_or_folder: str, as_json: bool) -> None:
         print_trial(console, service.find_trial(run_or_folder).report)
 
 
-def _samples(run_or_folder: str, number: int | None, prompts: int, whole: bool, as_json: bool) -> None:
+def _samples(run_or_folder: str, number: int | None, prompts: int, full: bool, as_json: bool) -> None:
     from ratchet import service
 
     title, rows = service.samples(run_or_folder, number)
     if as_json:
-        click.echo(json.dumps({"title": title, "prompts": rows[:prompts]}))
+        click.echo(json.dumps({"title": title, "prompts": rows}))
         return
     from ratchet.cli.console import console_for
-    from ratchet.cli.report import print_samples
+    from ratchet.cli.samples import print_round
 
-    print_samples(console_for(as_json), title, rows[:prompts], answers=32, whole=whole)
+    print_round(console_for(as_json), title, rows, opened=prompts, full=full)
 
 
 def _fields(summary: Any) -> dict[str, Any]:

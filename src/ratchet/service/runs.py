@@ -253,6 +253,7 @@ def _checked(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for row in rows:
             answers = row["answers"]
             texts = [row["prompt"][-1]["content"], row["ground_truth"]]
+            texts += [message[name] for message in row["prompt"] for name in ("role", "content")]
             texts += [answer[name] for answer in answers for name in ("text", "outcome")]
             numbers = [answer[name] for answer in answers for name in ("reward", "correctness")]
             is_whole = all(isinstance(text, str) for text in texts) and all(isinstance(n, int | float) for n in numbers)
