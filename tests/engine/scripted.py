@@ -93,7 +93,7 @@ class ScriptedSampler:
 class Rounds:
     """A run of scripted rounds: what it is given, and what it did."""
 
-    def __init__(self, *, training, validation, prompts=4, stop=None, reward=None, report_error=None, **rl):
+    def __init__(self, *, training, validation, prompts=4, stop=None, reward=None, report_error=None, watch=None, **rl):
         given = {"rounds": 2, "prompts_per_round": 2, "answers_per_prompt": 2, "max_answer_tokens": 16, **rl}
         self.config = RunConfig(rl=RlSettings(**given)).resolved()
         self.calls = []
@@ -107,6 +107,7 @@ class Rounds:
         self.stop = stop or (lambda when: None)
         self.report_error = report_error
         self.policy.model.register_forward_pre_hook(lambda module, args: self._note_update())
+        self.watch = watch
         self.reward = reward or RewardSettings(format_bonus="off")
 
     def _note_update(self):
@@ -115,7 +116,7 @@ class Rounds:
 
     @property
     def task(self):
-        grader = Grader(WordVerifier(self.calls), self.reward, 16, prefilled_think=False, threads=1)
+        grader = Grader(WordVerifier(self.calls), self.reward, 16, prefilled_think=False, threads=1, watch=self.watch)
         self.stream = PromptStream([encoded.prompt for encoded in self.prompts], self.config.seed)
         validation = [EncodedPrompt(prompt(100 + n), random_ids(4, seed=n)) for n in range(4)]
         return Task(self.stream, {e.prompt.id: e for e in self.prompts}, validation, grader)

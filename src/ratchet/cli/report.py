@@ -22,29 +22,29 @@ def sparkline(values: list[float]) -> str:
 
 
 def rounds_table(records: list[RoundRecord]) -> Table:
-    """Return the table of rounds; ``watch`` holds the watch metric on the sampled answers, where the run has one."""
+    """Return the table of rounds; ``watch`` is the watch metric on the sampled answers, where the run has one."""
     # Plain and narrow: nine columns must fit 80 characters.
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     is_watched = any(record.watch is not None for record in records)
-    columns = ["round", "validation", "reward", "signal", "cut off", "unparsed", "tokens", "entropy", "seconds"]
-    for column in (*columns[:3], *(["watch"] if is_watched else []), *columns[3:]):
+    # The watch metric takes the place of the entropy, whose trend is part of the run's health.
+    last = "watch" if is_watched else "entropy"
+    for column in ("round", "validation", "reward", "signal", "cut off", "unparsed", "tokens", last, "seconds"):
         table.add_column(column, justify="right", no_wrap=True)
     for record in records:
         best = record.round == record.best_round
         number = f"{record.round} *" if best and record.round == records[-1].best_round else str(record.round)
         cells = [number, f"{record.validation.accuracy:.1%}"]
         if record.reward is None:
-            cells += [""] * (6 + is_watched)
+            cells += [""] * 6
         else:
-            watched = ["" if record.watch is None else f"{record.watch:.3f}"] if is_watched else []
+            shown = record.watch if is_watched else record.entropy
             cells += [
                 f"{record.reward:.3f}",
-                *watched,
                 f"{record.informative_groups}/{record.groups}",
                 str(record.outcomes.get("cut_off", 0)),
                 str(record.outcomes.get("unparseable", 0)),
                 f"{record.answer_tokens or 0:.0f}",
-                "?" if record.entropy is None else f"{record.entropy:.3f}",
+                "?" if shown is None else f"{shown:.3f}",
             ]
         cells.append(f"{record.seconds.total:.1f}")
         table.add_row(*cells, style="bold" if number.endswith("*") else None)

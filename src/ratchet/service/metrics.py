@@ -117,15 +117,15 @@ def with_source(config: RunConfig, *, is_new_run: bool = True) -> RunConfig:
         InvalidSetting: the settings bring a source that is not the version's.
     """
     given = {"verifier": config.verifier, "watch": config.watch}
-    return config.model_copy(update={name: _filled(verifier, is_new_run) for name, verifier in given.items()})
+    return config.model_copy(update={name: _filled(verifier, is_new_run, name) for name, verifier in given.items()})
 
 
-def _filled(verifier: VerifierSettings | None, is_new_run: bool) -> VerifierSettings | None:
+def _filled(verifier: VerifierSettings | None, is_new_run: bool, section: str) -> VerifierSettings | None:
     if isinstance(verifier, CustomVerifier):
-        return _with_source(verifier, is_new_run)
+        return _with_source(verifier, is_new_run, section)
     if isinstance(verifier, CompositeVerifier):
         parts = [
-            part.model_copy(update={"verifier": _with_source(part.verifier, is_new_run)})
+            part.model_copy(update={"verifier": _with_source(part.verifier, is_new_run, section)})
             if isinstance(part.verifier, CustomVerifier)
             else part
             for part in verifier.parts
@@ -134,7 +134,7 @@ def _filled(verifier: VerifierSettings | None, is_new_run: bool) -> VerifierSett
     return verifier
 
 
-def _with_source(verifier: CustomVerifier, is_new_run: bool) -> CustomVerifier:
+def _with_source(verifier: CustomVerifier, is_new_run: bool, section: str) -> CustomVerifier:
     if not verifier.metric or (verifier.source and not is_new_run):
         return verifier
     try:
@@ -146,8 +146,8 @@ def _with_source(verifier: CustomVerifier, is_new_run: bool) -> CustomVerifier:
     if verifier.source not in ("", found.source):
         raise InvalidSetting(
             f"The settings bring a source for metric {found.name} that is not its version {found.version}. Leave "
-            "verifier.source out, name the version that is meant, or give verifier.metric a name of its own.",
-            "verifier.source",
+            f"{section}.source out, name the version that is meant, or give {section}.metric a name of its own.",
+            f"{section}.source",
         )
     return verifier.model_copy(update={"metric": found.name, "version": found.version, "source": found.source})
 
