@@ -14,7 +14,7 @@ from types import FrameType
 
 from ratchet.errors import InvalidSetting
 from ratchet.service.registry import all_runs, open_store
-from ratchet.supervisor import Keeper, KeeperHome, LocalExecutor, Pace, find_slots
+from ratchet.supervisor import Executor, Keeper, KeeperHome, LocalExecutor, Pace, find_slots
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ def serve_runs(
     stop_runs: bool = False,
     show: Callable[[str], None] = print,
     pace: Pace | None = None,
+    executor: Executor | None = None,
 ) -> None:
     """Be the keeper of this RATCHET_HOME until SIGINT or SIGTERM.
 
@@ -37,6 +38,7 @@ def serve_runs(
         stop_runs: End the runs at work in good order first; otherwise they go on without the keeper.
         show: Shown what the keeper does, a line at a time; the log file has it too.
         pace: How often and how patiently it looks.
+        executor: What starts workers, as processes of this machine by default.
 
     Raises:
         Conflict: another keeper looks after this home, or home or database cannot be used.
@@ -54,7 +56,7 @@ def serve_runs(
             log.info("%s", line)
             show(line)
 
-        keeper = Keeper(store, LocalExecutor(), slots, name, pace or Pace(), say)
+        keeper = Keeper(store, executor or LocalExecutor(), slots, name, pace or Pace(), say)
         all_runs(store)  # enters what lies in the home and the database does not know
         say(f"Keeper {name} looks after {home.path}. Slots: {', '.join(slot.name for slot in slots)}.")
         for run in keeper.at_work():
