@@ -79,8 +79,16 @@ class _Dumper(yaml.SafeDumper):
 
     yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """Return a text; one with characters that may count as line breaks or are not seen is quoted with escapes."""
+        style = None if data.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style)
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def as_yaml(config: RunConfig) -> str:

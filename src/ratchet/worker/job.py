@@ -55,10 +55,11 @@ def run(
             if not folder.checkpoint_path.exists():
                 session.start(resumed=False)
             try:
+                is_checked = prepared is not None
                 with session.phase("checking settings and data"):
                     prepared = from_own_copy(prepared or prepare(config, function), folder)
                 if folder.kind == "trial":
-                    return trial.work(session, prepared)
+                    return trial.work(session, prepared, is_checked=is_checked)
                 ending, message = rl.rounds(session, prepared)
             except Exception as error:
                 record_failure(session, error)

@@ -29,19 +29,18 @@ from ratchet.trial_report import Estimate, HoldsFor, TrialReport
 from ratchet.worker.rl import engine_of
 from ratchet.worker.session import Session
 
-# Checks that were made by this process before the session began took it no time.
-_WORTH_TELLING_SECONDS = 0.05
 
-
-def work(session: Session, prepared: Prepared) -> RunResult:
+def work(session: Session, prepared: Prepared, *, is_checked: bool) -> RunResult:
     """Make a trial, store what it found, and return how it ended.
+
+    ``is_checked``: the checks were made before the session began, so that its clock does not count them.
 
     Raises:
         RatchetError: what failed it; the phases that were measured are stored.
     """
     log = PhaseLog(MemoryMeter(chosen_device(prepared.config.device)))
-    if (checked := session.budget.elapsed) > _WORTH_TELLING_SECONDS:
-        log.note("checking", checked)
+    if not is_checked:
+        log.note("checking", session.budget.elapsed)
     found: dict[str, Any] = {"made_at": datetime.now(UTC).isoformat(timespec="seconds")}
     ending: Ending = "all_rounds"
     message = "The trial is done. It leaves no adapter."
