@@ -54,8 +54,9 @@ def _rounds(run_or_folder: str, as_csv: bool, export: Path | None, as_json: bool
         console.print(f"Run {summary.run} has no finished round yet.")
         return
     console.print(_table(summary.records))
-    console.print("* the round that is kept; learned from: prompts whose answers scored differently")
-    console.print("seconds: all of them, then sampling, grading, update, validation")
+    console.print("* the round that is kept; learns from: prompts whose answers scored differently")
+    console.print("unread: answers that could not be parsed; failed: those on which the metric failed")
+    console.print("last column: seconds of sampling, of grading after it, of the update, of validation")
     if export is not None:
         console.print(f"Written to {export}")
 
@@ -66,16 +67,8 @@ def _table(records: Sequence[RoundRecord]) -> Any:
 
     with_loss = any(record.validation.loss is not None for record in records)
     # Two lines of names: everything must fit 80 characters.
-    columns = ["\nround", "\nreward", "valid-\nation", "learned\nfrom", "cut\noff", "unpars-\nable"]
-    columns += [
-        "metric\nfailures",
-        "answer\ntokens",
-        "\nseconds",
-        "sam-\npling",
-        "gra-\nding",
-        "up-\ndate",
-        "vali-\ndating",
-    ]
+    columns = ["\nround", "\nreward", "valid-\nation", "learns\nfrom", "cut\noff", "un-\nread", "fai-\nled"]
+    columns += ["to-\nkens", "sec-\nonds", "sampling grading\nupdate checking"]
     if with_loss:
         columns.insert(3, "\nloss")
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), collapse_padding=True)
@@ -105,5 +98,9 @@ def _cells(record: RoundRecord, *, is_kept: bool) -> list[str]:
         ]
     else:
         cells += [""] * 5
-    split = (seconds.total, seconds.sampling, seconds.grading, seconds.update, seconds.validation)
-    return [*cells, *(f"{part:.1f}" if part < 1000 else f"{part:.0f}" for part in split)]
+    split = (seconds.sampling, seconds.grading, seconds.update, seconds.validation)
+    return [*cells, _seconds(seconds.total), " ".join(map(_seconds, split))]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f}" if seconds < 100 else f"{seconds:.0f}"

@@ -18,12 +18,13 @@ _STATUSES = [*get_args(RunStatus), "interrupted"]
 
 def runs() -> click.Command:
     """Return the group."""
+    from ratchet.cli.lifecycle import commands
     from ratchet.cli.rounds import rounds
     from ratchet.cli.watch import log, watch
 
     return click.Group(
         "runs",
-        help="List runs, show one and its health, follow it, read its rounds, log and samples, stop one.",
+        help="List runs; show, follow, stop, retry, duplicate or continue one; read its rounds, log and samples.",
         commands=[
             click.Command(
                 "list",
@@ -69,6 +70,7 @@ def runs() -> click.Command:
             watch(),
             rounds(),
             log(),
+            *commands(),
         ],
     )
 

@@ -18,7 +18,7 @@ from ratchet.records import RunResult
 
 if TYPE_CHECKING:
     from ratchet.cli.live import Live
-    from ratchet.service import Queued
+    from ratchet.service import Launch
 
 
 def train() -> click.Command:
@@ -52,6 +52,11 @@ def resume() -> click.Command:
         help="Go on with a run that was killed or stopped, from its last finished round.",
         params=[click.Argument(["run_or_folder"]), queue_option(), json_option()],
     )
+
+
+def queue_option() -> click.Option:
+    """Return the option that leaves a run to the keeper."""
+    return click.Option(["--queue"], is_flag=True, help="Leave the work to ratchet serve, and return at once.")
 
 
 def run_options() -> list[click.Parameter]:
@@ -94,11 +99,6 @@ def override_option() -> click.Option:
     )
 
 
-def queue_option() -> click.Option:
-    """Return the option that leaves a run to the keeper."""
-    return click.Option(["--queue"], is_flag=True, help="Leave the work to ratchet serve, and return at once.")
-
-
 def json_option() -> click.Option:
     """Return the option for machine-readable output."""
     return click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on the last line of stdout.")
@@ -116,9 +116,9 @@ def _train(
     settings = settings_of(config, parameters)
     if check:
         return _check(settings, out, against, as_json=as_json)
-    if parameters["queue"]:
-        return _queue(settings, out, against, parameters, as_json=as_json)
-    return start(settings, out, parameters, against=against, trial=trial, as_json=as_json)[0]
+    from ratchet.cli.queueing import launch
+
+    return launch(settings, out, parameters, against=against, trial=trial, as_json=as_json)
 
 
 def settings_of(config: Path | None, parameters: Mapping[str, Any]) -> RunConfig:
@@ -150,40 +150,13 @@ def _check(settings: RunConfig, out: Path | None, against: tuple[Path, ...], *, 
     return 0
 
 
-def _queue(
-    settings: RunConfig, out: Path | None, against: tuple[Path, ...], parameters: Mapping[str, Any], *, as_json: bool
-) -> int:
-    """Check a run, have its report confirmed, and leave it to the keeper."""
-    from ratchet import service
-    from ratchet.cli.console import console_for
-    from ratchet.cli.inspect import asking
-    from ratchet.cli.live import Live
-
-    rounds = settings.rl.rounds
-    with Live(console_for(as_json, of_a_run=True), rounds if isinstance(rounds, int) else None) as live:
-        ask = asking(live, inspected=parameters["inspected"], override=parameters["override_report"], as_json=as_json)
-        queued = service.create_and_queue(
-            settings, out, against=against, ask=ask, on_launch=live.on_launch, on_progress=live.watch.on_progress
-        )
-    return _tell_queued(queued, as_json=as_json)
-
-
-def _tell_queued(queued: "Queued", *, as_json: bool) -> int:
-    if as_json:
-        tell(json.dumps({"run": queued.run, "folder": str(queued.folder), "status": "queued", "ahead": queued.ahead}))
-        return 0
-    place = "next" if not queued.ahead else f"after {queued.ahead} other{'s' if queued.ahead > 1 else ''}"
-    tell(f"Run {queued.run} is queued, {place}.")
-    if not queued.is_kept:
-        tell("No keeper runs here: start it with ratchet serve.")
-    return 0
-
-
 def _resume(run_or_folder: str, queue: bool, as_json: bool) -> int:
     from ratchet import service
 
     if queue:
-        return _tell_queued(service.queue_again(run_or_folder), as_json=as_json)
+        from ratchet.cli.queueing import tell_queued
+
+        return tell_queued(service.queue_again(run_or_folder), as_json=as_json)
     settings = service.summary(run_or_folder).config
     return carry_out(lambda live: service.resume(run_or_folder, watch=live.watch), settings, as_json=as_json)[0]
 
@@ -196,31 +169,39 @@ def start(
     as_json: bool,
     against: tuple[Path, ...] = (),
     trial: str | None = None,
+    on_made: Callable[["Launch"], None] = lambda launch: None,
 ) -> tuple[int, RunResult]:
     """Start a run and follow it to its end; return the exit code and the result.
 
-    ``parameters`` holds those of ``run_options``.
+    ``parameters`` holds those of ``run_options``; ``on_made`` is called once the run's folder is there.
     """
-    from rich.markup import escape
-
     from ratchet import service
     from ratchet.cli.inspect import asking
 
     if trial is not None:
         service.find_trial(trial)  # one that is not there is said before anything starts
 
-    def on_launch(live: "Live", launch: service.Launch) -> None:
+    def work(live: "Live") -> RunResult:
+        ask = asking(live, inspected=parameters["inspected"], override=parameters["override_report"], as_json=as_json)
+        told = telling(live, trial, on_made)
+        return service.create_and_train(settings, out, watch=live.watch, against=against, ask=ask, on_launch=told)
+
+    return carry_out(work, settings, as_json=as_json)
+
+
+def telling(live: "Live", trial: str | None, on_made: Callable[["Launch"], None]) -> Callable[["Launch"], None]:
+    """Return what is called as a run starts: ``on_made``, then what is said of the run and of its trial."""
+    from rich.markup import escape
+
+    from ratchet import service
+
+    def on_launch(launch: "Launch") -> None:
+        on_made(launch)
         live.on_launch(launch)
         if warning := service.since_trial(launch.config, trial):
             live.console.print(f"[yellow]Note:[/yellow] {escape(warning)}")
 
-    def work(live: "Live") -> RunResult:
-        ask = asking(live, inspected=parameters["inspected"], override=parameters["override_report"], as_json=as_json)
-        return service.create_and_train(
-            settings, out, watch=live.watch, against=against, ask=ask, on_launch=lambda launch: on_launch(live, launch)
-        )
-
-    return carry_out(work, settings, as_json=as_json)
+    return on_launch
 
 
 def carry_out(work: Callable[["Live"], RunResult], settings: RunConfig, *, as_json: bool) -> tuple[int, RunResult]:

@@ -161,6 +161,15 @@ class RunStore:
         _check_names(changes, _CHANGEABLE)
         self._database.write(lambda session: _updated(session, id, Run.id == id, changes))
 
+    def remove_draft(self, id: str) -> bool:
+        """Remove a draft; tell whether it was one, and still there."""
+
+        def work(session: Session) -> bool:
+            is_draft = sa.and_(Run.id == id, Run.status == "draft")
+            return cast(sa.CursorResult[Any], session.execute(sa.delete(Run).where(is_draft))).rowcount == 1
+
+        return self._database.write(work)
+
     def claim(self, host: str, slot: str, fits: Callable[[StoredRun], bool]) -> StoredRun | None:
         """Take the oldest queued run of the keeper that ``fits``, move it to starting in this slot, and return it.
 

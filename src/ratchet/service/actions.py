@@ -1,0 +1,66 @@
+"""What can be done with a run in which state, and the sentence that refuses the rest. Plain tables, no files."""
+
+from typing import Literal
+
+from ratchet.endings import RESUMABLE
+from ratchet.errors import Conflict
+from ratchet.records import Ending, RunKind
+
+Action = Literal["stop", "resume", "retry", "duplicate", "continue", "launch", "drop"]
+
+_COMMANDS: dict[Action, str] = {
+    "stop": "ratchet runs stop {}",
+    "resume": "ratchet resume {}",
+    "retry": "ratchet runs retry {}",
+    "duplicate": "ratchet runs duplicate {}",
+    "continue": "ratchet runs continue {}",
+    "launch": "ratchet runs launch {}",
+    "drop": "ratchet runs drop {}",
+}
+_WORDS: dict[Action, str] = {
+    "stop": "stopped",
+    "resume": "resumed",
+    "retry": "retried: that is for failed and cancelled runs",
+    "duplicate": "duplicated",
+    "continue": "continued: that takes the adapter of a full run that completed or stopped early",
+    "launch": "launched: only a draft can be",
+    "drop": "dropped: only a draft can be",
+}
+_AT_WORK = ("queued", "starting", "training", "saving")
+
+
+def possible(status: str, ending: Ending | None, kind: RunKind) -> tuple[Action, ...]:
+    """Return what can be done with a run, the likeliest first.
+
+    Args:
+        status: One of ``records.RunStatus``, or interrupted: at work once, and now by nobody.
+        ending: How it ended, None where it has not.
+        kind: Full or trial.
+    """
+    if status == "draft":
+        return "launch", "duplicate", "drop"
+    found: list[Action] = []
+    if status in _AT_WORK:
+        found.append("stop")
+    if status == "interrupted" or (status in ("stopped_early", "failed") and ending in RESUMABLE):
+        found.append("resume")
+    if status in ("failed", "cancelled"):
+        found.append("retry")
+    if status in ("completed", "stopped_early") and kind == "full":
+        found.append("continue")
+    return *found, "duplicate"
+
+
+def refuse(action: Action, run: str, status: str, ending: Ending | None, kind: RunKind) -> None:
+    """Refuse what the state of a run does not allow, and say what it does.
+
+    Raises:
+        Conflict: the state does not allow it.
+    """
+    allowed = possible(status, ending, kind)
+    if action in allowed:
+        return
+    state = status.replace("_", " ") + (f" ({ending.replace('_', ' ')})" if ending else "")
+    trial = "a trial and is " if kind == "trial" else ""
+    commands = ", ".join(_COMMANDS[one].format(run) for one in allowed)
+    raise Conflict(f"Run {run} is {trial}{state}, so it cannot be {_WORDS[action]}. What is possible: {commands}.")
