@@ -21,6 +21,7 @@ PHASES = {
     "inspecting": "sampling answers for the report",
     "probing": "trying made-up answers on the verifier",
     "sampling": "sampling answers",
+    "grading": "grading the last answers",
     "updating": "updating the adapter",
     "scoring": "scoring",
     "scored": "scored",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ratchet.closing_words import has_no_signal, kept
 from ratchet.config import RunConfig
-from ratchet.endings import REMEDIES, WHY, ending_of, status_of
+from ratchet.endings import KEEPING, REMEDIES, WHY, ending_of, status_of
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import number_of_rounds
 from ratchet.errors import DiskFull, RatchetError
@@ -34,9 +34,8 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
         message = message or _nothing_kept(session, ending)
     else:
         rounds = number_of_rounds(prepared.config, len(prepared.train))
-        sentences = [message or WHY[ending], kept(progress.records, rounds)]
-        if not message:
-            sentences.append(REMEDIES.get(ending, ""))
+        remedy = "" if ending in KEEPING.values() else REMEDIES.get(ending, "")  # a fault's own message names one
+        sentences = [message or WHY[ending], kept(progress.records, rounds), remedy]
         sentences.append(_found(progress.records, prepared.config, folder.run_id))
         message = " ".join(filter(None, sentences))
     records = progress.records if progress else []

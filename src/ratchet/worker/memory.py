@@ -9,7 +9,12 @@ from ratchet.engine.prepare import Prepared
 from ratchet.errors import OutOfMemory, Stage
 from ratchet.worker.session import Session
 
-_STAGES: dict[str, Stage] = {"Sampling": "sampling", "Scoring": "validation", "The update": "update"}
+_STAGES: dict[str, Stage] = {
+    "Sampling": "sampling",
+    "Grading": "sampling",
+    "Scoring": "validation",
+    "The update": "update",
+}
 
 
 @contextmanager

@@ -165,11 +165,13 @@ class CountingSampler:
             for done, sampled in enumerate(stream, start=1):
                 yield sampled
                 self._watch.on_progress(phase, done, total)
-        self._watch.on_progress("updating" if phase == "sampling" else "scored", 0, 0)
+        # Grading may take longer than sampling; nothing is sampled any more.
+        self._watch.on_progress("grading" if phase == "sampling" else "scored", 0, 0)
 
     def rest(self) -> None:
-        """As the sampler's own."""
+        """As the sampler's own: the update comes next."""
         self._sampler.rest()
+        self._watch.on_progress("updating", 0, 0)
 
     def close(self) -> None:
         """As the sampler's own."""

@@ -35,16 +35,10 @@ _WORTH_NOTING_BYTES = 1 << 20
 
 
 @contextmanager
-def watched(session: Session, stall_minutes: float, sleep: Callable[[float], bool] | None = None) -> Iterator[None]:
-    """Watch over a session inside the block.
-
-    Args:
-        session: What is watched; its run ends as stalled.
-        stall_minutes: How long it may stand still.
-        sleep: Waits so many seconds and tells whether the block has ended meanwhile; for tests.
-    """
+def watched(session: Session, stall_minutes: float) -> Iterator[None]:
+    """Watch over a session inside the block; a run that stands still for so long ends as stalled."""
     over = threading.Event()
-    watchdog = _Watchdog(session, stall_minutes * 60, threading.current_thread(), sleep or over.wait)
+    watchdog = Watchdog(session, stall_minutes * 60, threading.current_thread(), over.wait)
     thread = threading.Thread(target=watchdog.look, name="watchdog", daemon=True)
     thread.start()
     try:
@@ -53,34 +47,51 @@ def watched(session: Session, stall_minutes: float, sleep: Callable[[float], boo
         over.set()
 
 
-class _Watchdog:
+class Watchdog:
+    """What looks at a session and ends its run.
+
+    Args:
+        session: What is watched.
+        limit_seconds: How long it may stand still.
+        worker: The thread that works on the run.
+        sleep: Waits so many seconds and tells whether the run is over.
+        now: A clock in seconds.
+    """
+
     def __init__(
-        self, session: Session, limit_seconds: float, worker: threading.Thread, sleep: Callable[[float], bool]
+        self,
+        session: Session,
+        limit_seconds: float,
+        worker: threading.Thread,
+        sleep: Callable[[float], bool],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
         self._limit = limit_seconds
         self._worker = worker
         self._sleep = sleep
+        self._now = now
 
     def look(self) -> None:
-        """Look again and again; end the run once it has stood still for too long."""
+        """Look again and again until the run is over; end it once it has stood still for too long."""
         pause = min(_MOST_SECONDS_BETWEEN_LOOKS, self._limit / 20)
-        count, moved, still, looked = self._session.progress_count, _moved_bytes(), 0.0, time.monotonic()
+        count, moved, still, looked = self._session.progress_count, moved_bytes(), 0.0, self._now()
         while not self._sleep(pause):
-            now = time.monotonic()
+            now = self._now()
             # A process that was paused has not stood still while it was: no look counts for much more than it waited.
             still += min(now - looked, 2 * pause)
             looked = now
-            bytes_now = _moved_bytes()
+            bytes_now = moved_bytes()
             is_loading = self._session.is_setting_up and bytes_now - moved >= _WORTH_NOTING_BYTES
             if self._session.progress_count != count or is_loading:
                 still = 0.0
             count, moved = self._session.progress_count, bytes_now
             if still >= self._limit:
-                self._end()
+                self.end()
                 return
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the run: in good order where the worker answers, else from outside and with the process."""
         session = self._session
         session.stalled = f"{session.doing} made no progress for {self._limit / 60:g} minutes (Stall limit)."
         with suppress(OSError, ValueError):
@@ -98,7 +109,7 @@ class _Watchdog:
         os._exit(EXIT_TASK)
 
 
-def _moved_bytes() -> int:
+def moved_bytes() -> int:
     """Return how much this process has read and how much memory it has begun to use, ever."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     faults = (usage.ru_minflt + usage.ru_majflt) * resource.getpagesize()
