@@ -79,10 +79,10 @@ def status_of(ending: Ending, *, has_adapter: bool) -> RunStatus:
     return "completed" if ending in _COMPLETE else "stopped_early"
 
 
-def target_reached(accuracy: float, target_percent: float | None) -> bool:
-    """Tell whether a validation accuracy (0..1) has come up to the target; never without one."""
+def target_reached(accuracy: float | None, target_percent: float | None) -> bool:
+    """Tell whether a validation accuracy (0..1) has come up to the target; never without one of them."""
     # A share such as 57 of 100 times 100 is a little less than 57 in floating point.
-    return target_percent is not None and accuracy >= target_percent / 100 - 1e-9
+    return target_percent is not None and accuracy is not None and accuracy >= target_percent / 100 - 1e-9
 
 
 def ending_of(error: Exception) -> Ending:

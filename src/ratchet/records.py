@@ -58,21 +58,30 @@ class Prompt:
     """What the policy is given, and what a right answer must contain.
 
     ``id`` is the row's number in its source, counted from 1, and is how errors and logs name it. ``messages``
-    ends with a user turn. ``extras`` holds the per-row columns that some verifiers read.
+    ends with a user turn. ``extras`` holds the per-row columns that some verifiers read. ``demonstration`` is a whole
+    answer to learn from, of a preference pair the chosen one; ``rejected`` the other one of the pair.
     """
 
     id: int
     messages: tuple[Message, ...]
     ground_truth: str
     extras: Mapping[str, Any] = field(default_factory=dict)
+    demonstration: str | None = None
+    rejected: str | None = None
 
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """A prompt with the token ids that the policy is given for it."""
+    """A prompt with the token ids that the policy is given for it.
+
+    ``demonstration_ids`` and ``rejected_ids`` are the answers to learn from, each with the token that ends it; empty
+    where the objective needs none.
+    """
 
     prompt: Prompt
     token_ids: tuple[int, ...]
+    demonstration_ids: tuple[int, ...] = ()
+    rejected_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,21 +161,38 @@ class Seconds(Record):
 
 
 class Validation(Record):
-    """Greedy answers to the validation sample: shares of 0..1 over ``prompts`` answers.
+    """How the policy does on the validation sample: shares of 0..1 over ``prompts`` greedy answers.
 
+    ``accuracy`` and ``reward`` are None, and ``outcomes`` empty, where no verifier graded answers (sft and dpo).
     ``watch`` is the mean of the watch metric over those answers on which it did not fail, None without one or where it
-    failed on all; ``watch_failures`` counts the others by kind. ``loss`` is the mean loss over the sample, None for rl.
+    failed on all; ``watch_failures`` counts the others by kind. ``loss`` is the mean loss over the sample, None for rl;
+    of dpo, ``margin`` is the mean of beta times how much further the policy has moved towards the chosen answer than
+    towards the rejected one, in nats, and ``preferred`` the share of pairs in which that is above 0.
     """
 
     prompts: int
-    accuracy: float
-    reward: float
-    outcomes: dict[Outcome, int]
+    accuracy: float | None = None
+    reward: float | None = None
+    outcomes: dict[Outcome, int] = {}
     parts: dict[str, float] = {}
     answer_tokens: float = 0.0
     watch: float | None = None
     watch_failures: dict[str, int] = {}
     loss: float | None = None
+    margin: float | None = None
+    preferred: float | None = None
+
+    def beats(self, other: "Validation") -> bool:
+        """Tell whether this ranks strictly above another one of the same run: by accuracy, without one by lower loss.
+
+        Raises:
+            ValueError: one has what the other lacks.
+        """
+        if self.accuracy is not None and other.accuracy is not None:
+            return self.accuracy > other.accuracy
+        if self.accuracy is None and other.accuracy is None and self.loss is not None and other.loss is not None:
+            return self.loss < other.loss
+        raise ValueError("validations of different kinds cannot be ranked")
 
 
 class Learned(Record):
@@ -193,17 +219,18 @@ class Learned(Record):
 class RoundRecord(Record):
     """Everything a round reports: numbers only. Round 0 has a validation and nothing else.
 
-    ``reward``, ``accuracy`` and ``outcomes`` count every sampled answer, those of groups without signal too.
-    ``entropy`` is the mean negative log-probability of the sampled tokens, an unbiased estimate in nats; None where
-    the sampler cannot tell it. ``watch`` and ``watch_failures`` are those of the sampled answers, as in a validation.
-    ``cost`` is what the run had cost when the round ended. ``oldest_rollouts`` is the first round whose samples were
-    kept when this one ended, where older ones were removed.
+    ``best_accuracy`` is that of ``best_round``, None where no verifier graded. ``reward``, ``accuracy`` and
+    ``outcomes`` count every sampled answer, those of groups without signal too. ``entropy`` is the mean negative
+    log-probability of the sampled tokens, an unbiased estimate in nats; None where the sampler cannot tell it.
+    ``watch`` and ``watch_failures`` are those of the sampled answers, as in a validation. ``cost`` is what the run had
+    cost when the round ended. ``oldest_rollouts`` is the first round whose samples were kept when this one ended,
+    where older ones were removed. Of sft and dpo, which sample none, a round has the losses alone.
     """
 
     round: int
     validation: Validation
     best_round: int
-    best_accuracy: float
+    best_accuracy: float | None
     seconds: Seconds
     prompt_ids: list[int] = []
     reward: float | None = None
@@ -230,7 +257,10 @@ class RoundRecord(Record):
 
 
 class RunResult(Record):
-    """How a run ended: what ``ratchet train --json`` prints last and ``ratchet.train`` returns."""
+    """How a run ended: what ``ratchet train --json`` prints last and ``ratchet.train`` returns.
+
+    Accuracies are None where no verifier graded, losses (of the validation sample) for rl.
+    """
 
     run: str
     folder: str
@@ -241,6 +271,8 @@ class RunResult(Record):
     best_round: int | None = None
     start_accuracy: float | None = None
     best_accuracy: float | None = None
+    start_loss: float | None = None
+    best_loss: float | None = None
     heldout_before: float | None = None
     heldout_after: float | None = None
     highest_reward: float | None = None

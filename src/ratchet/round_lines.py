@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ratchet.records import Group, Rollout, RoundRecord
+from ratchet.records import Group, Rollout, RoundRecord, Validation
 
 
 def watch_value(rollout: Rollout) -> float | None:
@@ -44,6 +44,15 @@ def rollout_row(group: Group) -> dict[str, Any]:
     }
 
 
+def scored(validation: Validation) -> str:
+    """Return for people what a round is ranked by: the accuracy, without a verifier the loss."""
+    return f"{validation.accuracy:.1%}" if validation.accuracy is not None else f"loss {validation.loss:.4f}"
+
+
+def _number(value: float | None, digits: int = 5) -> str:
+    return "none" if value is None else f"{value:.{digits}f}"
+
+
 def log_line(record: RoundRecord) -> str:
     """Return a round's line in the log: numbers only."""
     learned, seconds = record.learned, record.seconds
@@ -55,13 +64,20 @@ def log_line(record: RoundRecord) -> str:
             f"signal={record.signal_fraction:.3f}",
             f"cut_off={cut_off} unparseable={unparseable} failed={failed}",
             f"steps={learned.steps} skipped={learned.skipped_steps}",
-            "loss=none" if learned.loss is None else f"loss={learned.loss:.5f}",
+            f"loss={_number(learned.loss)}",
         ]
         if learned.importance_mean is not None and learned.sampler_gap is not None:
             parts.append(
                 f"gap={learned.sampler_gap:.2e} importance={learned.importance_mean:.4f} "
                 f"largest={learned.importance_max:.4f} capped={learned.importance_capped:.4f}"
             )
+    elif learned is not None:
+        parts += [f"steps={learned.steps} skipped={learned.skipped_steps}", f"loss={_number(learned.loss)}"]
+    validation = record.validation
+    if validation.loss is not None:
+        parts.append(f"validation_loss={validation.loss:.5f}")
+    if validation.margin is not None:
+        parts.append(f"margin={validation.margin:.5f} preferred={_number(validation.preferred)}")
     for name, watch, failures in (
         ("watch", record.watch, record.watch_failures),
         ("validation_watch", record.validation.watch, record.validation.watch_failures),
@@ -71,7 +87,7 @@ def log_line(record: RoundRecord) -> str:
         if failures:
             parts.append(f"{name}_failed={sum(failures.values())}")
     parts += [
-        f"validation={record.validation.accuracy:.4f} best_round={record.best_round}",
+        f"validation={_number(validation.accuracy, 4)} best_round={record.best_round}",
         f"sampling={seconds.sampling:.1f} grading={seconds.grading:.1f} update={seconds.update:.1f} "
         f"validating={seconds.validation:.1f} seconds={seconds.total:.1f}",
     ]

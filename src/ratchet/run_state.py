@@ -31,12 +31,14 @@ def refuse_ended(folder: RunFolder) -> None:
 def refuse_unconfirmed(folder: RunFolder) -> None:
     """Refuse to begin a run whose verifier's report nobody has confirmed: one that was not made by the service.
 
-    Runs that have begun go on, also those from before there were reports.
+    Runs that have begun go on, also those from before there were reports. Only rl is trained by its verifier.
 
     Raises:
         Conflict: there is neither a confirmation in its record nor a checkpoint.
     """
-    if folder.kind == "full" and "report" not in folder.read_run() and not folder.checkpoint_path.exists():
+    if folder.kind == "trial" or folder.read_config().objective != "rl":
+        return
+    if "report" not in folder.read_run() and not folder.checkpoint_path.exists():
         raise Conflict(
             f"Run {folder.run_id} has not begun, and nobody has confirmed the report of its verifier. Start it anew "
             f"with its settings: ratchet train {folder.config_path}"

@@ -7,6 +7,7 @@ from rich.markup import escape
 
 from ratchet.cli import fault, problems
 from ratchet.cli.console import console_for
+from ratchet.config import RunConfig
 from ratchet.errors import NotReady
 from ratchet.readiness import Readiness
 
@@ -48,6 +49,14 @@ def report_fields(report: Readiness) -> dict[str, Any]:
     return fields
 
 
+def _rounds(config: RunConfig) -> str:
+    rl, tuning = config.rl, config.tuning
+    if tuning is None:
+        return f"{rl.rounds}, of {rl.prompts_per_round} prompts with {rl.answers_per_prompt} answers each"
+    epochs = "1 epoch" if tuning.epochs == 1 else f"{tuning.epochs} epochs"
+    return f"{tuning.evaluations}, over {epochs} of {config.objective} in steps of {tuning.batch_size} rows"
+
+
 def _summary(report: Readiness) -> dict[str, str]:
     config, rl, start = report.config, report.config.rl, report.config.start_from
     hours = config.limits.time_hours
@@ -61,7 +70,7 @@ def _summary(report: Readiness) -> dict[str, str]:
         "Data": f"{config.data.source}: {rows} rows" if rows else f"{config.data.source}: not read",
         "Verifier": config.verifier.kind if config.verifier else "none",
         **({"Watch metric": config.watch.kind} if config.watch else {}),
-        "Rounds": f"{rl.rounds}, of {rl.prompts_per_round} prompts with {rl.answers_per_prompt} answers each",
+        "Rounds": _rounds(config),
         "Longest prompt": prompt,
         "Longest answer": f"{rl.max_answer_tokens:,} tokens",
         "Window": window,

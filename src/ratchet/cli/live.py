@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from ratchet.records import OUTCOMES, RoundRecord
 from ratchet.report_card import PARSE_FAILURE_WARNING
+from ratchet.round_lines import scored
 from ratchet.service import Launch
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ PHASES = {
     "sampling": "sampling answers",
     "grading": "grading the last answers",
     "updating": "updating the adapter",
+    "training": "training the adapter",
     "scoring": "scoring",
     "scored": "scored",
 }
@@ -91,7 +93,7 @@ class Live:
                 self.console.print(f"{label:<8} {escape(text)}")
 
     def _on_progress(self, phase: str, done: int, total: int) -> None:
-        counted = f"{done} / {total} answers" if total > 1 else ""
+        counted = f"{done} / {total} {'steps' if phase == 'training' else 'answers'}" if total > 1 else ""
         where = f"round {self._round}: " if self._round else ""
         description = where + PHASES.get(phase, phase)
         if description != self._description:
@@ -117,12 +119,27 @@ class Live:
             self.console.print(round_line(record, self._rounds, self._currency))
 
 
+def _losses(record: RoundRecord) -> str:
+    """Return what a round of sft or dpo says of its losses; nothing for rl, where the loss measures no success."""
+    validation, learned = record.validation, record.learned
+    if validation.loss is None:
+        return ""
+    text = f"  loss {validation.loss:.4f}" if validation.accuracy is not None else ""
+    if validation.preferred is not None:
+        text += f"  chosen preferred {validation.preferred:.0%}"
+    if learned is not None:
+        text += f"  {learned.steps} steps" + ("" if learned.loss is None else f" at loss {learned.loss:.4f}")
+        text += f"  skipped {learned.skipped_steps}" if learned.skipped_steps else ""
+    return text
+
+
 def round_line(record: RoundRecord, rounds: int | None, currency: str = "") -> str:
     """Return one round as a line for people."""
     cost = "" if record.cost is None else f"  {record.cost:.2f} {escape(currency)} so far"
     of = f"/{rounds}" if rounds else ""
     best = "  [green]best so far[/green]" if record.best_round == record.round else ""
-    line = f"Round {record.round:>3}{of}  validation {record.validation.accuracy:6.1%}"
+    line = f"Round {record.round:>3}{of}  validation {scored(record.validation):>6}"
+    line += _losses(record)
     if record.validation.watch is not None:
         line += f"  watch {record.validation.watch:6.1%}"
     if record.reward is not None:

@@ -1,5 +1,6 @@
 """A finished or running run on the terminal: table of rounds, sparkline, samples. Rendering alone."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -9,6 +10,7 @@ from rich.table import Table
 
 from ratchet.cli.samples import ANSWER_CHARACTERS, PROMPT_CHARACTERS, shown
 from ratchet.records import RoundRecord, RunResult
+from ratchet.round_lines import scored
 from ratchet.service import RunSummary, described
 from ratchet.service.datasets import DatasetDetails
 
@@ -23,6 +25,8 @@ def sparkline(values: list[float]) -> str:
 
 def rounds_table(records: list[RoundRecord]) -> Table:
     """Return the table of rounds; ``watch`` is the watch metric on the sampled answers, where the run has one."""
+    if records and records[0].validation.loss is not None:
+        return _losses_table(records)
     # Plain and narrow: nine columns must fit 80 characters.
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     is_watched = any(record.watch is not None for record in records)
@@ -33,7 +37,7 @@ def rounds_table(records: list[RoundRecord]) -> Table:
     for record in records:
         best = record.round == record.best_round
         number = f"{record.round} *" if best and record.round == records[-1].best_round else str(record.round)
-        cells = [number, f"{record.validation.accuracy:.1%}"]
+        cells = [number, scored(record.validation)]
         if record.reward is None:
             cells += [""] * 6
         else:
@@ -51,6 +55,32 @@ def rounds_table(records: list[RoundRecord]) -> Table:
     return table
 
 
+def _losses_table(records: list[RoundRecord]) -> Table:
+    """Return the table of a run of sft or dpo: how its loss went, on the rows it trained on and on the others."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    is_dpo = records[0].validation.margin is not None
+    names = ["round", "accuracy", "validation loss", "training loss", "steps", "gradient"]
+    for column in [*names, *(["margin", "preferred"] if is_dpo else []), "seconds"]:
+        table.add_column(column, justify="right")
+    for record in records:
+        validation, learned = record.validation, record.learned
+        kept = record.round == records[-1].best_round
+        cells = [f"{record.round} *" if kept else str(record.round)]
+        cells += ["" if validation.accuracy is None else f"{validation.accuracy:.1%}", f"{validation.loss:.4f}"]
+        cells += ["" if learned is None or learned.loss is None else f"{learned.loss:.4f}"]
+        cells += ["" if learned is None else str(learned.steps)]
+        cells += ["" if learned is None or learned.gradient_norm is None else f"{learned.gradient_norm:.3f}"]
+        if is_dpo:
+            cells += [f"{validation.margin:.3f}", f"{validation.preferred:.0%}"]
+        table.add_row(*cells, f"{record.seconds.total:.1f}", style="bold" if kept else None)
+    return table
+
+
+def accuracies(records: Sequence[RoundRecord]) -> list[float]:
+    """Return the validation accuracy of each round; none where no verifier graded."""
+    return [record.validation.accuracy for record in records if record.validation.accuracy is not None]
+
+
 def summary_fields(summary: RunSummary) -> dict[str, Any]:
     """Return what machines are told of a run, also while it goes on; the same fields as at its end."""
     records, ended, cost = summary.records, summary.ended or {}, summary.cost
@@ -64,6 +94,8 @@ def summary_fields(summary: RunSummary) -> dict[str, Any]:
         "best_round": records[-1].best_round if records else None,
         "start_accuracy": records[0].validation.accuracy if records else None,
         "best_accuracy": records[-1].best_accuracy if records else None,
+        "start_loss": records[0].validation.loss if records else None,
+        "best_loss": records[records[-1].best_round].validation.loss if records else None,
         "heldout_before": summary.heldout_before,
         "heldout_after": summary.heldout_after,
         "start": summary.start.model_dump(mode="json") if summary.start else None,
@@ -76,8 +108,11 @@ def print_result(console: Console, result: RunResult, records: list[RoundRecord]
     """Print how a run went and ended."""
     console.print()
     console.print(rounds_table(records))
-    console.print("* the round that is kept; signal: groups whose answers scored differently, which teach something")
-    console.print(f"Validation by round  {sparkline([record.validation.accuracy for record in records])}")
+    is_rl = records[0].validation.loss is None
+    signal = "; signal: groups whose answers scored differently, which teach something" if is_rl else ""
+    console.print(f"* the round that is kept{signal}")
+    if known := accuracies(records):
+        console.print(f"Validation by round  {sparkline(known)}")
     if result.highest_reward is not None:
         told = "a right answer" if result.highest_reward == 1 else "a right answer without the format bonus"
         console.print(f"Highest reachable reward: {result.highest_reward:.2f} ({told})")
@@ -109,20 +144,11 @@ def print_changed(console: Console, pairs: list[tuple[dict[str, Any], dict[str, 
 
 def print_summary(console: Console, summary: RunSummary) -> None:
     """Print what is known of a run."""
-    console.print(f"[bold]Run {summary.run}[/bold]  {summary.status.replace('_', ' ')}")
-    console.print(f"Folder   {escape(str(summary.folder))}")
-    console.print(f"Created  {summary.created_at}")
-    console.print(f"Model    {escape(summary.config.model)}")
-    console.print(f"Data     {summary.config.data.source}")
-    for number, one in enumerate(summary.start.line() if summary.start else ()):
-        console.print(f"{'' if number else 'Starts':<9}from {escape(one.words)}")
-    if summary.report is not None:
-        console.print(f"Report   {escape(described(summary.report))}, key {summary.report.key}")
-    for note in summary.notes:
-        console.print(f"Note     {escape(note)}")
+    _print_origin(console, summary)
     if summary.records:
         console.print(rounds_table(list(summary.records)))
-        console.print(f"Validation by round  {sparkline([r.validation.accuracy for r in summary.records])}")
+        if known := accuracies(summary.records):
+            console.print(f"Validation by round  {sparkline(known)}")
     if summary.heldout_before is not None:
         after = "" if summary.heldout_after is None else f", {summary.heldout_after:.1%} after"
         console.print(f"Held-out problems: {summary.heldout_before:.1%} before{after}")
@@ -132,6 +158,23 @@ def print_summary(console: Console, summary: RunSummary) -> None:
         console.print(escape(str(summary.ended["message"])))
     elif summary.status == "interrupted":
         console.print(f"The run was cut short. Go on with it: ratchet resume {summary.run}")
+
+
+def _print_origin(console: Console, summary: RunSummary) -> None:
+    """Print what a run was made of."""
+    console.print(f"[bold]Run {summary.run}[/bold]  {summary.status.replace('_', ' ')}")
+    console.print(f"Folder   {escape(str(summary.folder))}")
+    console.print(f"Created  {summary.created_at}")
+    console.print(f"Model    {escape(summary.config.model)}")
+    console.print(f"Data     {summary.config.data.source}")
+    for number, one in enumerate(summary.start.line() if summary.start else ()):
+        console.print(f"{'' if number else 'Starts':<9}from {escape(one.words)}")
+    if summary.config.objective != "rl":
+        console.print(f"Learns   {summary.config.objective}, from given answers")
+    if summary.report is not None:
+        console.print(f"Report   {escape(described(summary.report))}, key {summary.report.key}")
+    for note in summary.notes:
+        console.print(f"Note     {escape(note)}")
 
 
 def print_dataset(console: Console, details: DatasetDetails) -> None:

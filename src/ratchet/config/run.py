@@ -18,7 +18,7 @@ from ratchet.config.objectives import RATE_DEFAULTS, DpoSettings, Objective, Sft
 from ratchet.config.presets import PRESETS, PresetName, laid_under
 from ratchet.config.prompt import PromptSettings
 from ratchet.config.reward import FormatKind, RewardSettings
-from ratchet.config.rl import CLIP_DEFAULTS, RlSettings
+from ratchet.config.rl import CLIP_DEFAULTS, Loss, RlSettings
 from ratchet.config.start import StartSettings
 from ratchet.config.verifier import (
     CompositeVerifier,
@@ -170,14 +170,15 @@ class RunConfig(Settings):
         device and the number of prompts.
 
         Raises:
-            InvalidSetting: no verifier is named, and the source brings none.
+            InvalidSetting: no verifier is named and the source brings none, which rl cannot do without.
         """
         is_boxed = self.data.source == "boxed"
-        verifier = _resolved_verifier(self._verifier(), read="whole", require_boxed=is_boxed)
+        named = self._verifier()
+        verifier = named and _resolved_verifier(named, read="whole", require_boxed=is_boxed)
         watch = self.watch and _resolved_verifier(self.watch, read="whole", require_boxed=is_boxed)
         bonus = self.reward.format_bonus
         if bonus is None:
-            bonus = _VERIFIER_BONUS[verifier.kind]
+            bonus = _VERIFIER_BONUS[verifier.kind] if verifier else "off"
         low, high = CLIP_DEFAULTS[self.rl.loss]
         rl = self.rl.model_copy(
             update={
@@ -195,10 +196,25 @@ class RunConfig(Settings):
         """Return the learning rate: the objective's usual one where none is set."""
         return RATE_DEFAULTS[self.objective] if self.learning_rate is None else self.learning_rate
 
-    def _verifier(self) -> VerifierSettings:
-        """Return the verifier that was named, or the one that the source brings."""
+    @property
+    def tuning(self) -> SftSettings | DpoSettings | None:
+        """The settings of learning from given answers, None for rl, which learns from its own."""
+        return {"rl": None, "sft": self.sft, "dpo": self.dpo}[self.objective]
+
+    @property
+    def rounds(self) -> int | Literal["full"]:
+        """How many rounds were asked for; of sft and dpo the evaluations, fewer where there are fewer steps."""
+        return self.rl.rounds if self.tuning is None else self.tuning.evaluations
+
+    @property
+    def ratio_loss(self) -> Loss | None:
+        """The loss of rl; None for sft and dpo, whose losses have no ratio of two policies a token."""
+        return self.rl.loss if self.objective == "rl" else None
+
+    def _verifier(self) -> VerifierSettings | None:
+        """Return the verifier that was named, or the one that the source brings; sft and dpo may have none."""
         verifier = self.verifier or _SOURCE_VERIFIERS.get(self.data.source)
-        if verifier is None:
+        if verifier is None and self.objective == "rl":
             kinds = sorted(_VERIFIER_BONUS.keys() - {"python", "reasoning_gym"})
             raise InvalidSetting(
                 f"Data source {self.data.source} brings no verifier of its own. Say in verifier.kind how an answer is "

@@ -2,7 +2,9 @@
 
 A stored row is ``{row, prompt, ground_truth}``, with ``rejected`` for preference pairs and with the optional columns it
 had: ``row`` is its number in the source, ``prompt`` a list of messages that ends with a user turn, ``ground_truth`` a
-text. For demonstrations that is the last assistant message, for preference pairs the chosen answer.
+text. For demonstrations that is the last assistant message, for preference pairs the chosen answer. A row of the format
+prompt may have a ``completion``: the whole answer, where the ground truth is just the part that is checked; without a
+ground truth of its own that is the completion too.
 """
 
 import json
@@ -15,12 +17,12 @@ from typing import Any, Literal
 from ratchet.datasets import columns
 from ratchet.datasets.readers import BadRow
 from ratchet.errors import IncompatibleData, InvalidSetting
-from ratchet.records import Prompt
+from ratchet.records import Message, Prompt
 
 Format = Literal["prompt", "messages", "preference"]
 
 # What a column may be mapped to, and what a ground truth may be called without any mapping.
-TARGETS = ("prompt", "ground_truth", "messages", "chosen", "rejected", *columns.EXTRA_COLUMNS)
+TARGETS = ("prompt", "ground_truth", "completion", "messages", "chosen", "rejected", *columns.EXTRA_COLUMNS)
 _TRUTHS = ("ground_truth", "answer", "solution")
 _NEEDED: dict[Format, tuple[str, ...]] = {
     "preference": ("prompt", "chosen", "rejected"),
@@ -41,7 +43,8 @@ class Layout:
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:
         """Our column and the source's, of all that a row may have."""
-        targets = dict.fromkeys((*columns.EXTRA_COLUMNS, *self.columns))
+        whole = ("completion",) if self.format == "prompt" else ()
+        targets = dict.fromkeys((*columns.EXTRA_COLUMNS, *whole, *self.columns))
         return tuple((target, self.columns.get(target, target)) for target in targets)
 
 
@@ -64,17 +67,19 @@ def layout_of(row: Mapping[str, Any], mapped: Mapping[str, str], name: str) -> L
             raise IncompatibleData(f"{name} has no column {column}, which {target} was mapped to. {_names(row)}")
     found = {target: mapped.get(target, target) for target in TARGETS}
     if "ground_truth" not in mapped:
-        found["ground_truth"] = next((name for name in _TRUTHS if _value(row, name) is not None), "ground_truth")
+        truths = (*_TRUTHS, found["completion"])
+        found["ground_truth"] = next((name for name in truths if _value(row, name) is not None), "ground_truth")
     for kind, needed in _NEEDED.items():
         # A row with tests needs no ground truth: they say what is right.
         has_tests = _value(row, found["tests"]) is not None
         required = [target for target in needed if not (target == "ground_truth" and has_tests)]
         if all(_value(row, found[target]) is not None for target in required):
-            kept = (*needed, *(extra for extra in columns.EXTRA_COLUMNS if extra in mapped))
+            kept = (*needed, *(extra for extra in (*columns.EXTRA_COLUMNS, "completion") if extra in mapped))
             return Layout(kind, {target: found[target] for target in kept if _value(row, found[target]) is not None})
     raise IncompatibleData(
-        f"{name} begins with a row that has neither messages, nor prompt and ground_truth (or answer, solution), nor "
-        f"prompt, chosen and rejected. {_names(row)} Say which is which, such as --map prompt=question."
+        f"{name} begins with a row that has neither messages, nor prompt and ground_truth (or answer, solution, "
+        f"completion), nor prompt, chosen and rejected. {_names(row)} Say which is which, such as "
+        "--map prompt=question."
     )
 
 
@@ -107,13 +112,19 @@ def line_of(stored: Mapping[str, Any]) -> bytes:
         raise BadRow(f"what is in {extras} cannot be written as JSON (text, numbers, lists, objects)") from None
 
 
-def prompt_of(stored: Mapping[str, Any]) -> Prompt:
-    """Return the prompt that a stored row is; preference pairs are asked for what was chosen."""
+def prompt_of(stored: Mapping[str, Any], kind: Format = "prompt") -> Prompt:
+    """Return the prompt that a stored row is; preference pairs are asked for what was chosen.
+
+    Its version's format says whether the ground truth is a whole answer to learn from.
+    """
+    whole = stored.get("completion") if kind == "prompt" else stored["ground_truth"]
     return Prompt(
         id=stored["row"],
         messages=tuple(stored["prompt"]),
         ground_truth=stored["ground_truth"],
         extras=columns.extras(stored),
+        demonstration=whole,
+        rejected=stored.get("rejected"),
     )
 
 
@@ -123,10 +134,18 @@ def _exchange(kind: Format, own: Mapping[str, Any]) -> dict[str, Any]:
         return {"prompt": prompt, "ground_truth": columns.ground_truth({"messages": truth}, "messages")}
     prompt = columns.messages(own, "prompt")
     if kind == "prompt":
-        return {"prompt": prompt, "ground_truth": columns.ground_truth(_as_text(own), "ground_truth")}
+        truth = columns.ground_truth(_as_text(own), "ground_truth")
+        return {"prompt": prompt, "ground_truth": truth, **_completion(own, prompt)}
     answers = {name: columns.reply(own, name, prompt) for name in ("chosen", "rejected")}
     truths = {name: columns.ground_truth(answers, name) for name in answers}
     return {"prompt": prompt, "ground_truth": truths["chosen"], "rejected": truths["rejected"]}
+
+
+def _completion(own: Mapping[str, Any], prompt: tuple[Message, ...]) -> dict[str, str]:
+    """Return the whole answer of a row that has one: text, or the messages of an exchange. Flags and such are none."""
+    if not own.get("completion") or not isinstance(own["completion"], str | list):
+        return {}
+    return {"completion": columns.reply(own, "completion", prompt).strip()}
 
 
 def _as_text(own: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -32,13 +32,15 @@ class ChatTemplate:
     def _template(self) -> Template:
         return _environment().from_string(self._text)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> str:
-        """Return the text of a conversation up to where the answer begins; fails in any way that programs do."""
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, is_asked: bool = True
+    ) -> str:
+        """Return the text of a conversation, up to where the answer begins if one is asked for; may fail in any way."""
         # Copies: messages are shared between rows, and a template is not trusted to leave them alone.
         turns = [dict(message) for message in messages]
         offered = copy.deepcopy(list(tools)) if tools else None
         return self._template.render(
-            messages=turns, tools=offered, documents=None, add_generation_prompt=True, **self._variables
+            messages=turns, tools=offered, documents=None, add_generation_prompt=is_asked, **self._variables
         )
 
 

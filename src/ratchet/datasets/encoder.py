@@ -4,7 +4,7 @@ The engine renders and tokenizes with transformers, the checks before a run with
 ``PromptEncoder``, so that they agree on everything else.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ratchet.errors import InvalidSetting
@@ -28,6 +28,11 @@ _PROBE_TOOL = {
 }
 
 
+def own_first(own: int | None, end_ids: Collection[int]) -> tuple[int, ...]:
+    """Return the ids that end an answer in a fixed order, the tokenizer's own before those of the model's settings."""
+    return (*(() if own is None else (own,)), *sorted(set(end_ids) - {own}))
+
+
 class PromptEncoder:
     """Encodes conversations for one model with one set of template options.
 
@@ -42,24 +47,27 @@ class PromptEncoder:
 
     def __init__(
         self,
-        render: Callable[[list[Message], Sequence[Any] | None], str],
+        render: Callable[[list[Message], Sequence[Any] | None, bool], str],
         tokenize: Callable[[str], Sequence[int]],
         *,
         template: str | None,
         option_names: Sequence[str],
         beginning: tuple[int, ...],
         window: int | None,
+        end_ids: Sequence[int] = (),
     ) -> None:
         """Try the template on conversations of ours.
 
         Args:
-            render: Applies the chat template to messages and tools, up to where the answer begins; may fail in any way.
+            render: Applies the chat template to messages and tools, up to where the answer begins if the third argument
+                is true, else to the end of the last turn; may fail in any way.
             tokenize: Turns text into ids, adding no special tokens.
             template: The model's own template; None if it brings none, and ``render`` applies ``PLAIN_TEMPLATE``.
             option_names: The names of the template options that ``render`` passes on.
             beginning: The id that the tokenizer writes before a text by itself; written before plain prompts, whose
                 template writes none, since some base models are lost without theirs.
             window: The tokenizer's own limit in tokens.
+            end_ids: Every id that ends an answer, the tokenizer's own first.
 
         Raises:
             InvalidSetting: the template fails on a conversation of one turn.
@@ -69,6 +77,7 @@ class PromptEncoder:
         self.window = window
         self.unread_options = tuple(name for name in option_names if name not in (template or ""))
         self._beginning = beginning if self.is_plain else ()
+        self._end_ids = tuple(end_ids)
         self._takes_system = self._accepts([{"role": "system", "content": _PROBE}, {"role": "user", "content": "u"}])
         opening = self._render([{"role": "user", "content": "u"}])
         self.prefilled_think = opening.rstrip().endswith("<think>")
@@ -95,6 +104,31 @@ class PromptEncoder:
             )
         return ids
 
+    def encode_answer(self, messages: Sequence[Message], answer: str) -> tuple[int, ...]:
+        """Return the token ids of an answer to a conversation, as the model would have to write them after ``encode``.
+
+        What the template writes for the answer's turn, up to the token that ends it. Where the template writes the turn
+        otherwise once it is there than where it is asked for, or never ends it, the answer stands as it is, with the
+        tokenizer's own end token. There, reasoning that the template has opened is closed: by the answer's own
+        ``</think>``, else at once.
+
+        Raises:
+            InvalidSetting: the template fails on it.
+        """
+        turns = self._turns(messages)
+        asked = self._render(turns)
+        whole = self._render([*turns, {"role": "assistant", "content": answer}], is_asked=False)
+        if whole.startswith(asked):
+            ids = tuple(self._tokenize(whole[len(asked) :]))
+            ends = [place for place, token in enumerate(ids) if token in self._end_ids]
+            if ends:
+                return ids[: ends[-1] + 1]
+        text = answer
+        if self.prefilled_think:
+            text = answer.removeprefix("<think>") if answer.startswith("<think>") else f"</think>\n\n{answer}"
+        ids = tuple(self._tokenize(text))
+        return ids + self._end_ids[:1]
+
     def _turns(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages, a system message moved into the first user turn for templates that refuse it."""
         if self._takes_system or messages[0]["role"] != "system":
@@ -102,9 +136,9 @@ class PromptEncoder:
         system, first, *rest = messages
         return [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
 
-    def _render(self, messages: list[Message], tools: Sequence[Any] | None = None) -> str:
+    def _render(self, messages: list[Message], tools: Sequence[Any] | None = None, *, is_asked: bool = True) -> str:
         try:
-            return self._apply(messages, tools)
+            return self._apply(messages, tools, is_asked)
         except Exception as error:  # a template is a program, and fails in any way that programs do
             raise InvalidSetting(
                 f"The model's chat template failed on a conversation of {len(messages)} turns "

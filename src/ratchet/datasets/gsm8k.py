@@ -1,7 +1,8 @@
 """GSM8K: school problems in words, with the columns question and answer.
 
-The ground truth is what follows the last ``####`` of the answer, without thousands separators. The worked examples
-are our own and not taken from the dataset.
+The ground truth is what follows the last ``####`` of the answer, without thousands separators. What stands before is
+the demonstration, in the form that is asked for; the dataset's notes for a calculator (``<<48/2=24>>``), which are not
+meant to be read, are left out. The worked examples are our own and not taken from the dataset.
 """
 
 import re
@@ -17,6 +18,7 @@ from ratchet.datasets.splits import read_splits
 from ratchet.records import Prompt
 
 _MARK = "####"
+_CALCULATOR = re.compile(r"<<[^<>\n]*>>")
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 
 # Question, steps that end with the final number, final number.
@@ -82,7 +84,7 @@ def load(data: Gsm8kData, *, validation_prompts: int, format_kind: FormatKind) -
     Raises:
         IncompatibleData: the data is not there, or has rows that cannot be used.
     """
-    splits = read_splits(data, validation_prompts, _prompt)
+    splits = read_splits(data, validation_prompts, lambda number, row: _prompt(number, row, format_kind))
     return Dataset(
         train=splits.train,
         validation=splits.validation,
@@ -105,16 +107,21 @@ def instruction(format_kind: FormatKind) -> str:
     return "Solve the problem step by step and end with the final number."
 
 
-def _prompt(number: int, row: Mapping[str, Any]) -> Prompt:
+def _prompt(number: int, row: Mapping[str, Any], format_kind: FormatKind) -> Prompt:
     question, answer = columns.text(row, "question"), columns.text(row, "answer")
-    _, mark, final = answer.rpartition(_MARK)
+    steps, mark, final = answer.rpartition(_MARK)
     if not mark:
         raise BadRow(f"the column answer has no {_MARK}")
     if not final.strip():
         raise BadRow(f"the column answer has nothing after the last {_MARK}")
+    truth = _THOUSANDS.sub("", final.strip())
+    steps = _CALCULATOR.sub("", steps).strip()
+    if format_kind not in ("tags", "boxed"):
+        steps = f"{steps}\n{_MARK} {truth}".strip()  # as the dataset ends it
     return Prompt(
         id=number,
         messages=({"role": "user", "content": question},),
-        ground_truth=_THOUSANDS.sub("", final.strip()),
+        ground_truth=truth,
         extras=columns.extras(row),
+        demonstration=in_form(steps, truth, format_kind),
     )

@@ -57,9 +57,9 @@ def load(data: MathPairsData, *, validation_prompts: int, format_kind: FormatKin
     """
     texts = _choose(data, validation_prompts)
     return Dataset(
-        train=_prompts(texts.train),
-        validation=_prompts(texts.validation),
-        heldout=_prompts(texts.heldout),
+        train=_prompts(texts.train, format_kind),
+        validation=_prompts(texts.validation, format_kind),
+        heldout=_prompts(texts.heldout, format_kind),
         instruction=instruction(format_kind),
         examples=tuple(worked_example(text, format_kind) for text in texts.examples),
         notes=(
@@ -277,9 +277,14 @@ def _write(pairs: Collection[Pair]) -> str:
     return " * ".join(f"({a} + {b})" for a, b in pairs)
 
 
-def _prompts(texts: list[str]) -> tuple[Prompt, ...]:
+def _prompts(texts: list[str], format_kind: FormatKind) -> tuple[Prompt, ...]:
     return tuple(
-        Prompt(id=number, messages=({"role": "user", "content": text},), ground_truth=str(solve(text)))
+        Prompt(
+            id=number,
+            messages=({"role": "user", "content": text},),
+            ground_truth=str(solve(text)),
+            demonstration=worked_example(text, format_kind).assistant,
+        )
         for number, text in enumerate(texts, start=1)
     )
 

@@ -30,7 +30,8 @@ def load(data: DatasetData, *, validation_prompts: int, format_kind: FormatKind)
             f"Dataset {data.name} cannot be used: {lacks} Add it again with both, or with --set-aside validation."
         )
     train, validation = (
-        [prompt_of(row) for row in read_rows(data.content_hash, name)] for name in ("train", "validation")
+        [prompt_of(row, manifest.format) for row in read_rows(data.content_hash, name)]
+        for name in ("train", "validation")
     )
     splits = split(train, validation, data, validation_prompts)
     return Dataset(

@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from ratchet.datasets.chat_template import ChatTemplate
-from ratchet.datasets.encoder import PLAIN_TEMPLATE, PromptEncoder
+from ratchet.datasets.encoder import PLAIN_TEMPLATE, PromptEncoder, own_first
 from ratchet.errors import ModelUnavailable
 from ratchet.model_files import Place, small_files
 
@@ -92,13 +92,23 @@ def _encoder(folder: Path, options: Mapping[str, Any]) -> PromptEncoder:
     bos = special.get("bos_token")
     limit = settings.get("model_max_length")
     return PromptEncoder(
-        lambda messages, tools: (rendered_with_tools if tools else rendered).render(messages, tools),
+        lambda messages, tools, is_asked: (rendered_with_tools if tools else rendered).render(
+            messages, tools, is_asked
+        ),
         lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
         template=template,
         option_names=tuple(options),
         beginning=beginning if bos is not None and beginning == (tokenizer.token_to_id(bos),) else (),
         window=limit if isinstance(limit, int) and limit < _NO_LIMIT else None,
+        end_ids=own_first(tokenizer.token_to_id(special.get("eos_token", "")), _end_ids(folder)),
     )
+
+
+def _end_ids(folder: Path) -> set[int]:
+    """Return the ids that end an answer, of the generation configuration and of the model's own configuration."""
+    found = [_json(folder / name).get("eos_token_id") for name in ("config.json", "generation_config.json")]
+    ids = [one for ids in found for one in (ids if isinstance(ids, list) else [ids])]
+    return {one for one in ids if isinstance(one, int)}
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ratchet.config import RunConfig
 from ratchet.engine.grading import Grader
-from ratchet.engine.logprobs import RowForward, chosen_forward
+from ratchet.engine.logprobs import PLAIN, RowForward, chosen_forward
 from ratchet.engine.memory import fitted_budgets, update_room
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy
@@ -21,6 +22,7 @@ from ratchet.engine.sampler.choice import Choice, choose, make_sampler
 from ratchet.engine.sampler.decoder_batch import BatchKind, chosen_kind
 from ratchet.engine.update import Learner, new_optimizer
 from ratchet.footprint import Budgets, row_bytes
+from ratchet.readiness.model import longest_given
 from ratchet.verifiers import takes_function
 
 # Tokens of a prompt's beginning and end that the trials of the ways to compute use.
@@ -52,13 +54,14 @@ class Plan:
         """
         config = prepared.config
         prompts = [_shortened(encoded.token_ids) for encoded in prepared.train[:2]]
-        forward = chosen_forward(policy, *_trials(prompts), tell=tell)
+        # sft and dpo are computed by TRL's output layer over transformers' model, row by row.
+        forward = PLAIN if config.tuning else chosen_forward(policy, *_trials(prompts), tell=tell)
         budgets = _budgets(prepared, policy, forward, note)
         return cls(
             budgets=budgets,
             forward=replace(forward, recompute=budgets.gradient_checkpointing),
             batches=chosen_kind(policy, prompts, tell),
-            sampler=choose(config.sampler, policy.device, policy.files, config.quantization),
+            sampler=_choice(config, policy),
         )
 
     @classmethod
@@ -134,11 +137,22 @@ def new_grader(prepared: Prepared) -> Grader:
     )
 
 
+def _choice(config: RunConfig, policy: Policy) -> Choice:
+    if config.tuning and config.verifier is None:
+        return Choice("in_process", "No answers are sampled, since the run has no verifier.")
+    return choose(config.sampler, policy.device, policy.files, config.quantization)
+
+
 def _budgets(prepared: Prepared, policy: Policy, forward: RowForward, note: Callable[[str], None]) -> Budgets:
     """Decide what the run holds at a time; say so where that costs time."""
     rl = possible_setting(prepared.config.rl, policy.model)
     longest = max(len(encoded.token_ids) for encoded in prepared.train)
-    load = policy.memory_load(longest, rl.max_answer_tokens, own_decoder=forward.rows == "decoder")
+    longest_answer = rl.max_answer_tokens
+    if prepared.config.tuning:
+        # The two answers of a pair are never split either, and each comes with the prompt.
+        each = 2 if prepared.config.objective == "dpo" else 1
+        longest, longest_answer = each * longest, each * max(longest_given(encoded) for encoded in prepared.train)
+    load = policy.memory_load(longest, longest_answer, own_decoder=forward.rows == "decoder")
     budgets = fitted_budgets(load, policy.device, rl)
     if budgets.gradient_checkpointing and rl.gradient_checkpointing == "auto":
         needed = row_bytes(load, rl.micro_batch_tokens or load.longest_row, recomputed=False)

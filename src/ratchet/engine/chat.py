@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ratchet.datasets.encoder import PLAIN_TEMPLATE, PromptEncoder
+from ratchet.datasets.encoder import PLAIN_TEMPLATE, PromptEncoder, own_first
 from ratchet.records import Message
 
 # What transformers writes where a tokenizer sets no limit is far above any.
@@ -29,9 +29,9 @@ class Chat:
         own_beginning = tuple(tokenizer("a")["input_ids"][:1])
         limit = tokenizer.model_max_length
 
-        def render(messages: list[Message], tools: Sequence[Any] | None) -> str:
+        def render(messages: list[Message], tools: Sequence[Any] | None, is_asked: bool) -> str:
             text = tokenizer.apply_chat_template(
-                messages, tools=tools, tokenize=False, add_generation_prompt=True, **template_options
+                messages, tools=tools, tokenize=False, add_generation_prompt=is_asked, **template_options
             )
             return str(text)
 
@@ -46,6 +46,7 @@ class Chat:
             option_names=tuple(template_options),
             beginning=own_beginning if own_beginning == (tokenizer.bos_token_id,) else (),
             window=limit if limit < _NO_LIMIT else None,
+            end_ids=own_first(tokenizer.eos_token_id, end_ids),
         )
         self.is_plain = self.prompts.is_plain
         self.prefilled_think = self.prompts.prefilled_think

@@ -311,7 +311,7 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
     _refuse_other_tokenizer(files, model.get_input_embeddings().num_embeddings, chat)
     refuse_other_quantization(model, files.name, config.quantization)
     with _unavailable(files):
-        refuse_mixture_of_experts(model.config, config.rl.loss)
+        refuse_mixture_of_experts(model.config, config.ratio_loss)
         layers = DynamicCache(config=model.config).layers
     if any(type(layer) not in _CACHE_LAYERS for layer in layers):
         raise ModelUnavailable(
@@ -355,7 +355,7 @@ def _refuse_other_tokenizer(files: ModelFiles, embeddings: int, chat: Chat) -> N
         )
 
 
-def refuse_mixture_of_experts(model_config: Any, loss: Loss) -> None:
+def refuse_mixture_of_experts(model_config: Any, loss: Loss | None) -> None:
     """Refuse losses with a ratio per token for a mixture-of-experts model.
 
     Raises:

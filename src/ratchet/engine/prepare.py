@@ -25,6 +25,7 @@ from ratchet.readiness import (
     window_of,
 )
 from ratchet.readiness.machine import refuse_absent_sampler, refuse_impossible_quantization
+from ratchet.readiness.objective import refuse_absent_trl
 from ratchet.readiness.steps import with_rounds
 from ratchet.records import EncodedPrompt
 from ratchet.verifiers.base import Verifier
@@ -76,6 +77,8 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None, rows:
             refuse_absent_sampler(config.sampler)
         with faults.gathered():
             refuse_impossible_quantization(config.quantization, device)
+        with faults.gathered():
+            refuse_absent_trl(config.objective)
         if rows is None:
             rows = open_rows(_with_loss(config, faults), function, faults)
         faults.raise_any()
@@ -84,8 +87,7 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None, rows:
         chat, files = load_chat(rows.config)
         settings = model_config(files, config.revision)
         with faults.gathered():
-            if rows.config.objective == "rl":
-                refuse_experts(experts_in(settings), rows.config.rl.loss)
+            refuse_experts(experts_in(settings), rows.config.ratio_loss)
         with faults.gathered():
             window = window_of(rows.config, settings, chat.prompts.window)
             fitted = fit(rows.config, rows.dataset, chat.prompts, window, faults)
@@ -109,11 +111,12 @@ def _with_loss(config: RunConfig, faults: Faults) -> RunConfig:
 
 
 def data_hash(prepared: Prepared) -> str:
-    """Return a hash over every prompt's tokens, ground truth and columns: rows edited meanwhile change the result."""
+    """Return a hash over each prompt's tokens, ground truth, columns and given answers: edited rows change it."""
     digest = hashlib.sha256()
     for encoded in (*prepared.train, *prepared.validation, *prepared.heldout):
         row: list[Any] = [encoded.prompt.id, encoded.token_ids, encoded.prompt.ground_truth]
         if encoded.prompt.extras:  # a row's own tools and schema decide its grade
             row.append(dict(encoded.prompt.extras))
+        row += [ids for ids in (encoded.demonstration_ids, encoded.rejected_ids) if ids]
         digest.update(json.dumps(row, default=str).encode())
     return f"sha256:{digest.hexdigest()}"

@@ -18,7 +18,7 @@ Dimensions: P prompts in a round, G answers to each, B = P * G.
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal
+from typing import Literal, TypedDict
 
 from ratchet.closing_words import has_no_signal, no_signal
 from ratchet.config import RunConfig
@@ -40,6 +40,7 @@ from ratchet.engine.grading import (
 )
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
+from ratchet.engine.schedule import number_of_steps
 from ratchet.engine.update import Learner, update
 from ratchet.errors import Interrupted, NoLearningSignal, StopReason
 from ratchet.records import EncodedPrompt, Ending, Group, Learned, Rollout, RoundRecord, Seconds, Validation
@@ -99,7 +100,7 @@ def train(
         VerifierFailing, OutOfMemory, NotFinite, NoLearningSignal, SamplerFailed: see ``errors.py``. Rounds reported
             so far stand.
     """
-    check = _checker(why_stop)
+    check = checker(why_stop)
     progress = resumed or _round_zero(config, engine, task, report, check)
     for number in range(progress.rounds_done + 1, number_of_rounds(config, len(task.encoded)) + 1):
         # Here and not where a round ends: a run killed just after its last round resumes to the same ending.
@@ -124,7 +125,7 @@ def train(
             validation=ended - updated_at,
             total=ended - started,
         )
-        record = _record(number, groups, len(informative), learned, validation, progress.records[-1], timing)
+        record = _record(number, groups, len(informative), learned, validation, progress.records, timing)
         # A new object: whoever holds the previous one keeps the state of the last round that is safe on disk.
         finished = Progress(
             records=[*progress.records, record],
@@ -139,7 +140,9 @@ def train(
 
 
 def number_of_rounds(config: RunConfig, prompts: int) -> int:
-    """Return how many rounds a run has; "full" takes as many as the epochs need."""
+    """Return how many rounds a run has; "full" takes as many as the epochs need, sft and dpo are scored so often."""
+    if config.tuning is not None:
+        return min(config.tuning.evaluations, number_of_steps(config.tuning, prompts))
     if config.rl.rounds != "full":
         return config.rl.rounds
     return -(-config.rl.epochs * prompts // min(config.rl.prompts_per_round, prompts))
@@ -159,8 +162,7 @@ def _round_zero(config: RunConfig, engine: Engine, task: Task, report: Report, c
     record = RoundRecord(
         round=0,
         validation=validation,
-        best_round=0,
-        best_accuracy=validation.accuracy,
+        **best_after(0, validation, ()),
         seconds=Seconds(validation=took, total=took),
     )
     progress = Progress([record], engine.policy.adapter_state(), task.stream.state())
@@ -228,18 +230,16 @@ def _record(
     informative: int,
     learned: Learned,
     validation: Validation,
-    previous: RoundRecord,
+    earlier: Sequence[RoundRecord],
     seconds: Seconds,
 ) -> RoundRecord:
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     count = len(rollouts)
     tokens = sum(len(rollout.completion.token_ids) for rollout in rollouts)
-    is_best = validation.accuracy > previous.best_accuracy
     return RoundRecord(
         round=number,
         validation=validation,
-        best_round=number if is_best else previous.best_round,
-        best_accuracy=validation.accuracy if is_best else previous.best_accuracy,
+        **best_after(number, validation, earlier),
         seconds=seconds,
         prompt_ids=[group.prompt.id for group in groups],
         reward=sum(rollout.reward for rollout in rollouts) / count,
@@ -256,6 +256,24 @@ def _record(
         watch_failures=watch_failure_counts(rollouts),
         learned=learned,
     )
+
+
+class Best(TypedDict):
+    """The fields of a round's record that name the best round so far."""
+
+    best_round: int
+    best_accuracy: float | None
+
+
+def best_after(number: int, validation: Validation, earlier: Sequence[RoundRecord]) -> Best:
+    """Return the best round after one more; only a validation that ranks strictly higher replaces the best so far.
+
+    ``earlier`` holds the records of round 0 and of every round since.
+    """
+    best = earlier[earlier[-1].best_round] if earlier else None
+    if best is None or validation.beats(best.validation):
+        return {"best_round": number, "best_accuracy": validation.accuracy}
+    return {"best_round": best.round, "best_accuracy": best.validation.accuracy}
 
 
 def _entropy(rollouts: Sequence[Rollout], tokens: int) -> float | None:
@@ -283,7 +301,9 @@ def _signal_ending(records: Sequence[RoundRecord], limit: int) -> Ending | None:
     return "nothing_left" if dried_up and all(record.accuracy == 1.0 for record in recent) else None
 
 
-def _checker(why_stop: Callable[[When], StopReason | None]) -> Callable[[], None]:
+def checker(why_stop: Callable[[When], StopReason | None]) -> Callable[[], None]:
+    """Return what gives up the round under way, by raising ``Interrupted``, once there is a reason to."""
+
     def check() -> None:
         if reason := why_stop("within"):
             raise Interrupted("The round under way was given up.", reason)

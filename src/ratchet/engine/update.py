@@ -33,7 +33,7 @@ from ratchet.engine.policy import Policy
 from ratchet.errors import NotFinite
 from ratchet.records import Group, Learned, Rollout
 
-_SKIPS_ALLOWED = 1  # in a row
+SKIPS_ALLOWED = 1  # in a row
 
 
 @dataclass
@@ -121,7 +121,7 @@ def update(learner: Learner, groups: Sequence[Group], check: Callable[[], None])
     per_step = learner.settings.batch_size or max(len(answers), group_size)
     steps = [answers[start : start + per_step] for start in range(0, len(answers), per_step)]
     sums = _Sums()
-    with out_of_memory_as("update"), _same_sums_each_time():
+    with out_of_memory_as("update"), same_sums_each_time():
         # With a single step the policy is still the one that sampled, and every ratio is exactly 1.
         old = None if len(steps) <= 1 else _old_logprobs(learner, steps, check)
         drawn = _drawn_logprobs(learner, steps, check)
@@ -134,7 +134,7 @@ def update(learner: Learner, groups: Sequence[Group], check: Callable[[], None])
 
 
 @contextmanager
-def _same_sums_each_time() -> Iterator[None]:
+def same_sums_each_time() -> Iterator[None]:
     """Have torch add in a fixed order for the block.
 
     The answers of a group share their prompt's last token, whose gradient is a sum over them. By default several
@@ -291,7 +291,7 @@ def _skip(learner: Learner, sums: _Sums) -> None:
     """Leave the weights as they were; give up when it happens again."""
     sums.skipped += 1
     learner.skipped_in_a_row += 1
-    if learner.skipped_in_a_row > _SKIPS_ALLOWED:
+    if learner.skipped_in_a_row > SKIPS_ALLOWED:
         raise NotFinite(
             "The loss or its gradient was not a finite number in two steps in a row. Choose a lower Learning rate, a "
             "lower Gradient norm limit, or a KL coefficient above 0."

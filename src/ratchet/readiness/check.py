@@ -25,6 +25,7 @@ from ratchet.readiness.model import (
     refuse_experts,
     window_of,
 )
+from ratchet.readiness.objective import refuse_absent_trl
 from ratchet.readiness.rows import Rows, open_rows
 from ratchet.readiness.start import with_start
 from ratchet.readiness.steps import with_rounds
@@ -134,9 +135,8 @@ class _Model:
             settings = model_config(place, config.revision)
             towers = towers_in(place.name, settings)
             experts = experts_in(settings)
-            if config.objective == "rl":
-                with faults.gathered():
-                    refuse_experts(experts, config.rl.loss)
+            with faults.gathered():
+                refuse_experts(experts, config.ratio_loss)
             encoder, notes = _encoder(config, place, faults)
             notes += left_out(place.name, towers)
             window = None
@@ -155,6 +155,8 @@ def _device(config: RunConfig, faults: Faults) -> str | None:
         refuse_absent_sampler(config.sampler)
     with faults.gathered():
         refuse_impossible_quantization(config.quantization, device or "")
+    with faults.gathered():
+        refuse_absent_trl(config.objective)
     return device
 
 

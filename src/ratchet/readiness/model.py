@@ -37,16 +37,16 @@ class Fitted:
         return max((len(one.token_ids) for one in (*self.train, *self.validation, *self.heldout)), default=0)
 
 
-def refuse_experts(experts: int, loss: Loss) -> None:
+def refuse_experts(experts: int, loss: Loss | None) -> None:
     """Refuse losses with a ratio per token for a mixture-of-experts model.
 
     Its experts change with the smallest update, which blows such ratios up (Zheng et al. 2025, arXiv:2507.18071,
     section 5.3); gspo's ratio per answer was made for them.
 
     Raises:
-        InvalidSetting: the model is one and the loss is not gspo.
+        InvalidSetting: the model is one and the loss is not gspo; None stands for a loss without ratios.
     """
-    if experts > 1 and loss != "gspo":
+    if loss is not None and experts > 1 and loss != "gspo":
         raise InvalidSetting(
             f"Loss is {loss}, but the base model is a mixture of {experts} experts, for which ratios per token are "
             "unstable. Choose gspo. Training such models is little proven.",
@@ -96,7 +96,7 @@ def window_of(config: RunConfig, settings: Mapping[str, Any], tokenizer_limit: i
             field="window_tokens",
         )
     window = Window(own, "model's window") if asked is None else Window(asked, "training window")
-    if window.tokens is not None and window.tokens <= config.rl.max_answer_tokens:
+    if window.tokens is not None and window.tokens <= answer_room(config):
         raise InvalidSetting(
             f"Longest answer is {config.rl.max_answer_tokens} tokens, but the {window.name} holds {window.tokens} "
             "tokens, prompt included. Choose a shorter Longest answer.",
@@ -123,17 +123,10 @@ def fit(config: RunConfig, dataset: Dataset, encoder: PromptEncoder, window: Win
         ("held-out", dataset.heldout),
     ):
         with faults.gathered():
-            encoded = [EncodedPrompt(prompt, _encoded(config, prompt, encoder, split)) for prompt in prompts]
+            encoded = [_encoded(config, prompt, encoder, split) for prompt in prompts]
             splits[split] = tuple(_fitting(config, encoded, window, split, notes))
     train, validation, heldout = (splits.get(split, ()) for split in ("training", "validation", "held-out"))
     return Fitted(train, validation, heldout, tuple(notes))
-
-
-def _encoded(config: RunConfig, prompt: Prompt, encoder: PromptEncoder, split: str) -> tuple[int, ...]:
-    try:
-        return encoder.encode(_turns(config, prompt), offered_tools(prompt))
-    except InvalidSetting as error:
-        raise InvalidSetting(f"Row {prompt.id} of the {split} rows: {error}", error.field) from error
 
 
 def _turns(config: RunConfig, prompt: Prompt) -> tuple[Message, ...]:
@@ -166,23 +159,62 @@ def _on_tools(config: RunConfig, prompts: Sequence[Prompt]) -> list[str]:
     ]
 
 
+def answer_room(config: RunConfig) -> int:
+    """Return how many tokens an answer that the run samples may have, 0 where it samples none."""
+    return config.rl.max_answer_tokens if config.objective == "rl" or config.verifier is not None else 0
+
+
+def longest_given(encoded: EncodedPrompt) -> int:
+    """Return the tokens of the longer answer that a row brings, 0 where it brings none."""
+    return max(len(encoded.demonstration_ids), len(encoded.rejected_ids))
+
+
+def _row_tokens(encoded: EncodedPrompt, sampled: int) -> int:
+    return len(encoded.token_ids) + max(sampled, longest_given(encoded))
+
+
+def _encoded(config: RunConfig, prompt: Prompt, encoder: PromptEncoder, split: str) -> EncodedPrompt:
+    turns, tools = _turns(config, prompt), offered_tools(prompt)
+    try:
+        answers = _answers(config, prompt, encoder, turns, split)
+        return EncodedPrompt(prompt, encoder.encode(turns, tools), *answers)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"Row {prompt.id} of the {split} rows: {error}", error.field) from error
+
+
+def _answers(
+    config: RunConfig, prompt: Prompt, encoder: PromptEncoder, turns: Sequence[Message], split: str
+) -> tuple[tuple[int, ...], ...]:
+    """Encode the answers that the objective learns from; held-out problems are answered by the model alone."""
+    if config.objective == "rl" or split == "held-out":
+        return ()
+    given = [prompt.demonstration, *([prompt.rejected] if config.objective == "dpo" else [])]
+    return tuple(encoder.encode_answer(turns, answer) if answer else () for answer in given)
+
+
 def _fitting(
     config: RunConfig, encoded: Sequence[EncodedPrompt], window: Window, split: str, notes: list[str]
 ) -> Sequence[EncodedPrompt]:
     if window.tokens is None:
         return encoded
-    room = window.tokens - config.rl.max_answer_tokens
-    fitting = [one for one in encoded if len(one.token_ids) <= room]
+    # Answers are sampled to every prompt in rl; where a verifier scores sft or dpo, to those that are scored.
+    sampled = answer_room(config) if config.objective == "rl" or split != "training" else 0
+    fitting = [one for one in encoded if _row_tokens(one, sampled) <= window.tokens]
     left_out = len(encoded) - len(fitting)
     if not left_out:
         return encoded
     if config.data.overlong == "refuse" or not fitting:
-        first = next(one for one in encoded if len(one.token_ids) > room)
+        first = next(one for one in encoded if _row_tokens(one, sampled) > window.tokens)
+        given = longest_given(first)
+        if given > sampled:
+            length, advice = f"with an answer of {given}", "Choose a longer Training window, shorten the rows"
+        else:
+            length, advice = f"with Longest answer {sampled}", "Choose a shorter Longest answer"
         way_out = " or set Over-long rows to leave_out" if fitting else ""
         raise IncompatibleData(
-            f"Row {first.prompt.id} of the {split} rows has a prompt of {len(first.token_ids)} tokens; with "
-            f"Longest answer {config.rl.max_answer_tokens} it does not fit the {window.name} of {window.tokens} tokens "
-            f"({left_out} of {len(encoded)} rows do not). Choose a shorter Longest answer{way_out}."
+            f"Row {first.prompt.id} of the {split} rows has a prompt of {len(first.token_ids)} tokens; {length} it "
+            f"does not fit the {window.name} of {window.tokens} tokens ({left_out} of {len(encoded)} rows do not). "
+            f"{advice}{way_out}."
         )
     notes.append(f"{left_out} over-long {split} rows are left out.")
     return fitting

@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ratchet.config import RunConfig
+from ratchet.config import Objective, RunConfig
 from ratchet.datasets import Dataset, load, worked_examples
 from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 from ratchet.readiness.faults import Faults
+from ratchet.readiness.objective import refuse_unanswered
 from ratchet.records import Prompt
 from ratchet.verifiers import Tried, Verifier, compile_pattern, make_verifier, takes_function
+from ratchet.verifiers.absent import NoVerifier
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,12 @@ def open_rows(config: RunConfig, function: Callable[..., Any] | None, faults: Fa
             return None
         with faults.gathered():
             config = _with_prompt_setup(config, dataset)
-        tried = _tried(checking.verifier, dataset, faults, "verifier")
+        for split, prompts in (("training", dataset.train), ("validation", dataset.validation)):
+            with faults.gathered():
+                refuse_unanswered(config.objective, prompts, f"{split} rows")
+        tried = _tried(checking.verifier, dataset, faults, "verifier", config.objective)
         if checking.watch:
-            tried += _tried(checking.watch, dataset, faults, "watch metric")
+            tried += _tried(checking.watch, dataset, faults, "watch metric", config.objective)
     except BaseException:
         checking.close()
         raise
@@ -90,11 +95,13 @@ class _Checking:
                 one.close()
 
 
-def _tried(verifier: Verifier, dataset: Dataset, faults: Faults, called: str) -> list[str]:
+def _tried(verifier: Verifier, dataset: Dataset, faults: Faults, called: str, objective: Objective) -> list[str]:
     """See that a verifier can grade the rows, and try it if it is the user's own; return what there is to tell."""
     for split, prompts in (("training", dataset.train), ("validation", dataset.validation)):
-        with faults.gathered():
-            refuse_ungradable(verifier, prompts, f"{split} rows", called)
+        # What sft and dpo train on is never graded.
+        if objective == "rl" or split == "validation":
+            with faults.gathered():
+                refuse_ungradable(verifier, prompts, f"{split} rows", called)
     tried = ""
     if isinstance(verifier, Tried) and dataset.train:
         with faults.gathered():
@@ -143,6 +150,8 @@ def _with_prompt_setup(config: RunConfig, dataset: Dataset) -> RunConfig:
 
 def _verifier(config: RunConfig, function: Callable[..., Any] | None) -> Verifier:
     settings = config.verifier
+    if settings is None and config.objective != "rl":
+        return NoVerifier()
     if settings is None:
         raise ValueError("the settings are not resolved")
     if takes_function(settings) and function is None:

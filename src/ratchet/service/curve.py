@@ -1,14 +1,20 @@
-"""A run's learning curve as a PNG file."""
+"""A run's learning curve as a PNG file: accuracy and reward, of sft and dpo the losses."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ratchet.files import write_atomically
+from ratchet.records import RoundRecord
+from ratchet.round_lines import scored
 from ratchet.service.runs import RunSummary
 
 
 def draw_curve(summary: RunSummary, path: Path) -> Path:
     """Draw validation accuracy, mean reward and watch metric by round, 0 to 100 %, with the kept round marked.
+
+    The losses of sft and dpo have a scale of their own, on the right where there is an accuracy too.
 
     Returns:
         The path.
@@ -21,15 +27,48 @@ def draw_curve(summary: RunSummary, path: Path) -> Path:
     records = summary.records
     figure = Figure(figsize=(7.2, 4.4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    rewards = {record.round: record.reward for record in records if record.reward is not None}
+    axes.set(xlabel="round", title=f"{Path(summary.config.model).name} on {summary.config.data.source}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    if records[0].validation.accuracy is not None:
+        _draw_scores(axes, summary)
+        axes.set(ylim=(0, 1.02))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if records[0].validation.loss is not None:
+        _draw_losses(axes if records[0].validation.accuracy is None else axes.twinx(), records)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    content = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(content)  # type: ignore[no-untyped-call]
+    write_atomically(path, content.getvalue())
+    return path
+
+
+def _draw_losses(axes: Any, records: Sequence[RoundRecord]) -> None:
+    learned = {record.round: record.learned.loss for record in records if record.learned and record.learned.loss}
+    axes.plot(list(learned), list(learned.values()), color="#b07000", linestyle="--", marker=".", label="training loss")
     axes.plot(
-        list(rewards),
-        list(rewards.values()),
-        color="#b07000",
-        linestyle="--",
-        marker=".",
-        label="mean reward of sampled answers (training prompts)",
+        [record.round for record in records],
+        [record.validation.loss for record in records],
+        color="#8a2f5e",
+        marker="o",
+        markersize=3,
+        label=f"validation loss ({records[0].validation.prompts} rows)",
     )
+    axes.set_ylabel("loss (nats)")
+
+
+def _draw_scores(axes: Any, summary: RunSummary) -> None:
+    records = summary.records
+    rewards = {record.round: record.reward for record in records if record.reward is not None}
+    if rewards:
+        axes.plot(
+            list(rewards),
+            list(rewards.values()),
+            color="#b07000",
+            linestyle="--",
+            marker=".",
+            label="mean reward of sampled answers (training prompts)",
+        )
     axes.plot(
         [r.round for r in records],
         [r.validation.accuracy for r in records],
@@ -57,7 +96,7 @@ def draw_curve(summary: RunSummary, path: Path) -> Path:
         color="#1f5fa8",
         markersize=11,
         fillstyle="none",
-        label=f"kept: round {best.round}, {best.validation.accuracy:.1%}",
+        label=f"kept: round {best.round}, {scored(best.validation)}",
     )
     if summary.heldout_before is not None and summary.heldout_after is not None:
         ends = [records[0].round, best.round]
@@ -68,12 +107,3 @@ def draw_curve(summary: RunSummary, path: Path) -> Path:
             color="#2e7d32",
             label=f"held-out problems ({summary.heldout_before:.1%} before, {summary.heldout_after:.1%} after)",
         )
-    axes.set(xlabel="round", ylim=(0, 1.02), title=f"{Path(summary.config.model).name} on {summary.config.data.source}")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    content = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(content)  # type: ignore[no-untyped-call]
-    write_atomically(path, content.getvalue())
-    return path

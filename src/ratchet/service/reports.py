@@ -81,6 +81,12 @@ def inspect(
     Raises:
         InvalidSetting, IncompatibleData, ModelUnavailable, Conflict, OutOfMemory: as for a run.
     """
+    if config.objective != "rl":
+        raise InvalidSetting(
+            f"Objective is {config.objective}, which learns from given answers: it needs no report of its verifier. "
+            "Choose Objective rl to make one.",
+            "objective",
+        )
     prepared = prepared_run(config, function=function)
     try:
         return (None if anew else _stored(prepared)) or _made(prepared, on_progress)

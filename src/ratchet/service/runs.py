@@ -152,9 +152,12 @@ def _made(
     from ratchet.engine.policy import device_name
 
     try:
-        confirmation = confirmed(prepared, ask, on_progress)
-        report, device = state(confirmation, prepared.config), device_name(prepared.config.device)
-        folder = new_run(prepared.config, out, confirmation.model_dump(mode="json"), is_kept=is_kept)
+        record, report = None, f"none: {prepared.config.objective} learns from given answers, not from its verifier"
+        if prepared.config.objective == "rl":
+            confirmation = confirmed(prepared, ask, on_progress)
+            record, report = confirmation.model_dump(mode="json"), state(confirmation, prepared.config)
+        device = device_name(prepared.config.device)
+        folder = new_run(prepared.config, out, record, is_kept=is_kept)
     except BaseException:
         prepared.close()
         raise

@@ -24,7 +24,9 @@ def fix(session: Session, prepared: Prepared, policy: Policy, note: Callable[[st
     """Return what must stay the same over all sessions of a run; refuse to go on where it cannot."""
     folder = session.folder
     record = folder.read_run()
-    packages = _PINNED if prepared.config.quantization == "none" else (*_PINNED, "bitsandbytes")
+    packages = [*_PINNED]
+    packages += [] if prepared.config.quantization == "none" else ["bitsandbytes"]
+    packages += [] if prepared.config.objective == "rl" else ["trl"]
     versions = {name: metadata.version(name) for name in packages}
     if "fixed" in record:
         fixed: dict[str, Any] = record["fixed"]
@@ -54,7 +56,8 @@ def fix(session: Session, prepared: Prepared, policy: Policy, note: Callable[[st
     }
     fixed["versions"] = {**versions, **_sampler_version(fixed)}
     folder.write_run({**record, "fixed": fixed})
-    if fixed["sampler"]["backend"] == "vllm" or policy.device.type == "cuda":
+    is_sampled = prepared.config.objective == "rl" or prepared.config.verifier is not None
+    if is_sampled and (fixed["sampler"]["backend"] == "vllm" or policy.device.type == "cuda"):
         note(f"Answers are sampled by {fixed['sampler']['backend']}: {fixed['sampler']['why']}")
     return fixed
 

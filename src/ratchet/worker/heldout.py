@@ -33,7 +33,7 @@ def _heldout_rows(prepared: Prepared, rollouts: Sequence[Rollout]) -> Iterator[d
         yield rollout_row(Group(encoded.prompt, encoded.token_ids, (rollout,)))
 
 
-def _heldout_event(session: Session, when: str, summary: Validation) -> float:
+def _heldout_event(session: Session, when: str, summary: Validation) -> float | None:
     session.event("heldout", when=when, accuracy=summary.accuracy, prompts=summary.prompts, outcomes=summary.outcomes)
     return summary.accuracy
 

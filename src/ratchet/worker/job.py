@@ -12,7 +12,7 @@ from ratchet.outside import close_from_outside
 from ratchet.records import RunResult
 from ratchet.run_folder import RunFolder
 from ratchet.run_state import refuse_ended
-from ratchet.worker import rl, trial
+from ratchet.worker import rl, trial, tuning
 from ratchet.worker.closing import close, record_failure
 from ratchet.worker.heartbeat import Heartbeat
 from ratchet.worker.session import Session, Watch, signals
@@ -60,7 +60,8 @@ def run(
                     prepared = from_own_copy(prepared or prepare(config, function), folder)
                 if folder.kind == "trial":
                     return trial.work(session, prepared, is_checked=is_checked)
-                ending, message = rl.rounds(session, prepared)
+                job = rl if config.objective == "rl" else tuning
+                ending, message = job.rounds(session, prepared)
             except Exception as error:
                 record_failure(session, error)
                 raise

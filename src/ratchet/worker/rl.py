@@ -1,13 +1,16 @@
-"""The rounds of reinforcement learning as a worker runs them: set up, resumed, stored round by round, and ended.
+"""The rounds of a run as a worker runs them: set up, resumed, stored round by round, and ended.
 
-What a round does is ``engine/rounds.py``; what its end is called and says, ``closing.py``.
+What a round does is ``engine/rounds.py``, of sft and dpo ``engine/tuning.py``; what its end is called and says,
+``closing.py``.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 
+from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
 from ratchet.endings import KEEPING, UNSCORED
 from ratchet.engine import checkpoint
@@ -15,8 +18,8 @@ from ratchet.engine.build import Plan, new_engine, new_grader
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared
-from ratchet.engine.rounds import Engine, Task, number_of_rounds, train
-from ratchet.errors import Interrupted, RatchetError
+from ratchet.engine.rounds import Engine, Report, Task, When, number_of_rounds, train
+from ratchet.errors import Interrupted, RatchetError, StopReason
 from ratchet.readiness import advice_on_rate, highest_reward
 from ratchet.records import Ending
 from ratchet.worker.fixed import fix
@@ -25,9 +28,15 @@ from ratchet.worker.memory import memory_in_words
 from ratchet.worker.reporting import reporter
 from ratchet.worker.session import CountingSampler, Session
 
+# Runs the rounds that are left, as ``engine.rounds.train`` does.
+Method = Callable[
+    [RunConfig, Engine, Task, Report, Callable[[When], StopReason | None], Progress | None],
+    Ending,
+]
 
-def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
-    """Set up engine and task, run the rounds, and turn what keeps an adapter into an ending."""
+
+def rounds(session: Session, prepared: Prepared, method: Method = train) -> tuple[Ending, str]:
+    """Set up engine and task, run the rounds by a method, and turn what keeps an adapter into an ending."""
     config = prepared.config
     engine: Engine | None = None
     try:
@@ -48,9 +57,9 @@ def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
             "planned",
             rounds=number_of_rounds(config, len(prepared.train)),
             prompts=len(prepared.train),
-            highest_reward=highest_reward(config),
+            highest_reward=highest_reward(config) if config.objective == "rl" else None,
         )
-        ending, message = _trained(session, prepared, engine, task, resumed)
+        ending, message = _trained(session, prepared, engine, task, resumed, method)
         if ending not in UNSCORED:
             session.event("saving")
             score_best(session, engine, prepared, grader)
@@ -67,7 +76,7 @@ def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
 
 
 def _trained(
-    session: Session, prepared: Prepared, engine: Engine, task: Task, resumed: Progress | None
+    session: Session, prepared: Prepared, engine: Engine, task: Task, resumed: Progress | None, method: Method
 ) -> tuple[Ending, str]:
     """Run the rounds; return how they ended and, for a fault that keeps the adapter, its message."""
     config = prepared.config
@@ -75,7 +84,7 @@ def _trained(
     with session.phase("scoring the starting adapter") if resumed is None else nullcontext():
         try:
             with memory_in_words(session, prepared):
-                ending = train(config, engine, task, report, session.why_stop, resumed)
+                ending = method(config, engine, task, report, session.why_stop, resumed)
             return ending, session.stalled if ending == "stalled" else ""
         except Interrupted as interrupted:
             return interrupted.reason, session.stalled

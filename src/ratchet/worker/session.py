@@ -18,8 +18,8 @@ from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.errors import Interrupted, StopReason
 from ratchet.run_folder import RunFolder
 
-# Phases in which answers are written: setting up is over.
-_ANSWERING = ("sampling", "scoring")
+# Phases in which answers are written, or given ones learned from: setting up is over.
+_ANSWERING = ("sampling", "scoring", "training")
 # What a run is at, as a sentence begins.
 _DOING = {"updating": "The update", "scored": "Storing the round", "loading": "Loading the model"}
 _SECONDS_BETWEEN_LOOKS = 1.0

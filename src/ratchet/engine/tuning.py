@@ -1,0 +1,243 @@
+"""Learning from given answers, sft and dpo, in the rounds of ``rounds.py``: a slice of the steps, then a score.
+
+    round 0   score the starting adapter on the validation sample
+    round n   take its share of the steps; score the validation sample; keep the adapter if it is the best
+
+A round is what is scored, stored and gone on from; the steps are the same however many rounds they are cut into. A
+score is the mean loss over the validation sample and, where the run has a verifier, the accuracy of greedy answers to
+it, as in rl. Rounds are ranked by accuracy, without a verifier by loss. Rows come in the order of a ``PromptStream``:
+each exactly once an epoch.
+
+Knows, as ``rounds.py``, no folder, clock policy, database or web. What the losses are is in ``sft.py`` and ``dpo.py``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+
+from ratchet.config import RunConfig
+from ratchet.endings import target_reached
+from ratchet.engine.checkpoint import Progress
+from ratchet.engine.dpo import DpoLoss
+from ratchet.engine.evaluate import score
+from ratchet.engine.given_answers import GivenLoss, Share, add_output_layer, micro_batches
+from ratchet.engine.grading import refuse_failing_verifier
+from ratchet.engine.memory import is_out_of_memory
+from ratchet.engine.policy import Policy
+from ratchet.engine.rounds import Engine, Report, Task, When, best_after, checker, number_of_rounds
+from ratchet.engine.schedule import Tuning, number_of_steps, rate_at, rows_per_step, steps_of_round
+from ratchet.engine.sft import SftLoss
+from ratchet.engine.update import SKIPS_ALLOWED, Learner, same_sums_each_time
+from ratchet.errors import NotFinite, OutOfMemory, StopReason
+from ratchet.records import EncodedPrompt, Ending, Group, Learned, RoundRecord, Seconds, Validation
+
+Check = Callable[[], None]
+
+
+@dataclass
+class _Sums:
+    """What adds up over the steps of a round."""
+
+    skipped: int = 0
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    tokens: int = 0
+
+    def learned(self) -> Learned:
+        applied = len(self.losses)
+        return Learned(
+            steps=applied,
+            skipped_steps=self.skipped,
+            loss=sum(self.losses) / applied if applied else None,
+            gradient_norm=sum(self.norms) / applied if applied else None,
+            tokens=self.tokens,
+        )
+
+
+def train(
+    config: RunConfig,
+    engine: Engine,
+    task: Task,
+    report: Report,
+    why_stop: Callable[[When], StopReason | None],
+    resumed: Progress | None = None,
+    on_step: Callable[[int, int], None] = lambda done, total: None,
+) -> Ending:
+    """Run the rounds that are left; return how it ended. The best adapter is in what ``report`` received.
+
+    Arguments and errors are those of ``rounds.train``; ``report`` is given the greedy answers to the validation sample
+    where there is a verifier. ``on_step`` is told how many of the round's steps are done.
+    """
+    settings = _settings(config)
+    loss = _loss(config, engine.policy)
+    check = checker(why_stop)
+    progress = resumed or _round_zero(config, engine, task, loss, report, check)
+    rows = len(task.encoded)
+    steps, rounds = number_of_steps(settings, rows), number_of_rounds(config, rows)
+    for number in range(progress.rounds_done + 1, rounds + 1):
+        if target_reached(progress.records[-1].best_accuracy, config.limits.target_percent):
+            return "target"
+        if reason := why_stop("between"):
+            return reason
+        started = perf_counter()
+        engine.learner.skipped_in_a_row = progress.skipped_in_a_row
+        engine.sampler.rest()
+        sums = _Sums()
+        slice_ = steps_of_round(number, rounds, steps)
+        for done, step in enumerate(slice_):
+            on_step(done, len(slice_))
+            left = settings.epochs * rows - step * rows_per_step(settings, rows)
+            taken = task.stream.take(min(rows_per_step(settings, rows), left))
+            _step(
+                engine.learner,
+                loss,
+                [task.encoded[prompt.id] for prompt in taken],
+                rate_at(step, steps, config.rate, settings),
+                sums,
+                check,
+            )
+        on_step(len(slice_), len(slice_))
+        updated_at = perf_counter()
+        validation, groups = _validated(config, engine, task, loss, number, check)
+        ended = perf_counter()
+        timing = Seconds(update=updated_at - started, validation=ended - updated_at, total=ended - started)
+        record = RoundRecord(
+            round=number,
+            validation=validation,
+            **best_after(number, validation, progress.records),
+            seconds=timing,
+            learned=sums.learned(),
+        )
+        # A new object: whoever holds the previous one keeps the state of the last round that is safe on disk.
+        finished = Progress(
+            records=[*progress.records, record],
+            best_state=engine.policy.adapter_state() if record.best_round == number else progress.best_state,
+            stream_state=task.stream.state(),
+            skipped_in_a_row=engine.learner.skipped_in_a_row,
+        )
+        report(record, groups, finished)
+        progress = finished
+    return (
+        "target" if target_reached(progress.records[-1].best_accuracy, config.limits.target_percent) else "all_rounds"
+    )
+
+
+def _settings(config: RunConfig) -> Tuning:
+    if config.tuning is None:
+        raise ValueError("objective rl learns in rounds.py")
+    return config.tuning
+
+
+def _loss(config: RunConfig, policy: Policy) -> GivenLoss:
+    add_output_layer(policy)
+    return SftLoss(policy) if config.objective == "sft" else DpoLoss(policy, config.dpo.beta)
+
+
+def _round_zero(
+    config: RunConfig, engine: Engine, task: Task, loss: GivenLoss, report: Report, check: Check
+) -> Progress:
+    """Score the starting adapter, which is the best one so far."""
+    started = perf_counter()
+    validation, _ = _validated(config, engine, task, loss, 0, check)
+    took = perf_counter() - started
+    record = RoundRecord(
+        round=0,
+        validation=validation,
+        **best_after(0, validation, ()),
+        seconds=Seconds(validation=took, total=took),
+    )
+    progress = Progress([record], engine.policy.adapter_state(), task.stream.state())
+    report(record, (), progress)
+    return progress
+
+
+def _step(
+    learner: Learner, loss: GivenLoss, step: Sequence[EncodedPrompt], rate: float, sums: _Sums, check: Check
+) -> None:
+    """Accumulate the gradient of one step over its micro-batches and apply it, unless it is not finite.
+
+    Raises:
+        NotFinite: for the second time in a row.
+        OutOfMemory: with stage "update".
+    """
+    for group in learner.optimizer.param_groups:
+        group["lr"] = rate
+    learner.optimizer.zero_grad(set_to_none=True)
+    total = 0.0
+    for rows in micro_batches(loss, step, learner.micro_batch_tokens):
+        check()
+        with _out_of_memory_told(loss, rows), same_sums_each_time():
+            share = loss.share(rows, step).loss
+            share.backward()  # type: ignore[no-untyped-call]
+        total += share.item()
+    norm = float(torch.nn.utils.clip_grad_norm_(learner.policy.parameters, learner.gradient_norm_limit, foreach=False))
+    if not torch.isfinite(torch.tensor([total, norm])).all():
+        _skip(learner, sums)
+        return
+    learner.optimizer.step()
+    learner.skipped_in_a_row = 0
+    sums.losses.append(total)
+    sums.norms.append(norm)
+    sums.tokens += sum(len(row.demonstration_ids) + len(row.rejected_ids) for row in step)
+
+
+def _skip(learner: Learner, sums: _Sums) -> None:
+    """Leave the weights as they were; give up when it happens again."""
+    sums.skipped += 1
+    learner.skipped_in_a_row += 1
+    if learner.skipped_in_a_row > SKIPS_ALLOWED:
+        raise NotFinite(
+            "The loss or its gradient was not a finite number in two steps in a row. Choose a lower Learning rate or a "
+            "lower Gradient norm limit."
+        )
+
+
+@contextmanager
+def _out_of_memory_told(loss: GivenLoss, rows: Sequence[EncodedPrompt]) -> Iterator[None]:
+    """Turn a failed allocation inside the block into OutOfMemory that says how large the micro-batch was."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        smaller = "a smaller Micro batch, " if len(rows) > 1 else ""
+        count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+        raise OutOfMemory(
+            f"The update does not fit in this device's memory: a micro-batch of {count}, {loss.tokens(rows[-1])} "
+            f"tokens in the longest. Choose {smaller}Gradient checkpointing on, a shorter Training window with "
+            "Over-long rows leave_out, or a device with more memory.",
+            "update",
+        ) from error
+
+
+def _validated(
+    config: RunConfig, engine: Engine, task: Task, loss: GivenLoss, number: int, check: Check
+) -> tuple[Validation, list[Group]]:
+    """Score the validation sample; return the score and, where a verifier graded them, the answers.
+
+    Raises:
+        VerifierFailing: the verifier failed on more than a tenth of the answers.
+    """
+    rows = task.validation
+    mean, margin, preferred = 0.0, 0.0, 0
+    with torch.no_grad():
+        for some in micro_batches(loss, rows, engine.learner.micro_batch_tokens):
+            check()
+            with _out_of_memory_told(loss, some):
+                share: Share = loss.share(some, rows)
+            mean += share.loss.item()
+            margin += share.margin_sum
+            preferred += share.preferred
+    found = Validation(prompts=len(rows), loss=mean)
+    if config.objective == "dpo":
+        found = found.model_copy(update={"margin": margin / len(rows), "preferred": preferred / len(rows)})
+    if config.verifier is None:
+        return found, []
+    scored, rollouts = score(engine.sampler, task.grader, rows, config.rl.max_answer_tokens, check)
+    groups = [Group(e.prompt, e.token_ids, (rollout,)) for e, rollout in zip(rows, rollouts, strict=True)]
+    refuse_failing_verifier(groups, number, config.verifier.title)
+    losses = found.model_dump(include={"loss", "margin", "preferred"})
+    return scored.model_copy(update=losses), groups
