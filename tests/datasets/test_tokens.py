@@ -161,6 +161,8 @@ def both(path, options=None):
 def assert_equal(path, options=None, conversations=CONVERSATIONS):
     ours, engines = both(path, options)
     assert [ours.encode(one) for one in conversations] == [engines.encode(one) for one in conversations]
+    answers = [[encoder.encode_answer(one, "12 * 4 = 48") for one in conversations] for encoder in (ours, engines)]
+    assert answers[0] == answers[1]
     for name in ("is_plain", "prefilled_think", "window", "unread_options"):
         assert getattr(ours, name) == getattr(engines, name), name
     return ours
