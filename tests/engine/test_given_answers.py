@@ -63,9 +63,10 @@ def test_prompts_are_masked_and_the_token_that_ends_an_answer_counts():
     assert examples_of([row]) == [{"input_ids": [20, 21, 22, 30, 31, EOS], "labels": [-100, -100, -100, 30, 31, EOS]}]
 
 
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "gpt_neox", "phi", "mixtral"])
 @torch.no_grad()
-def test_the_loss_of_demonstrations_is_the_mean_over_all_their_tokens():
-    policy, rows = tiny_policy(), rows_of()
+def test_the_loss_of_demonstrations_is_the_mean_over_all_their_tokens(architecture):
+    policy, rows = tiny_policy(architecture), rows_of()
     expected = -sum(logprob(policy, row, row.demonstration_ids) for row in rows)
     expected /= sum(len(row.demonstration_ids) for row in rows)
     assert float(loss_of("sft", policy).share(rows, rows).loss) == pytest.approx(expected, rel=1e-5)

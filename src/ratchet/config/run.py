@@ -71,7 +71,7 @@ class RunConfig(Settings):
         "rl",
         label="Objective",
         help="rl learns from a verifier's rewards, sft from demonstrations, dpo from pairs of a chosen and a rejected "
-        "answer. sft and dpo need the extra trl.",
+        "answer. sft and dpo need the extra trl, and take validation sample, longest answer and micro batch from rl.",
     )
     preset: PresetName | None = setting(
         None,

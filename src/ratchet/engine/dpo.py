@@ -40,8 +40,8 @@ class DpoLoss:
 
         batch = DataCollatorForPreference(pad_token_id=padding_id(self.policy))(pairs_of(rows))
         batch["labels"] = batch["input_ids"].masked_fill(batch["completion_mask"] == 0, -100)
-        answers = label_logprobs(self.policy, batch).sum(dim=1)  # (2 b,), the chosen ones first
         with torch.no_grad(), self.policy.as_reference():
-            at_start = label_logprobs(self.policy, batch).sum(dim=1)
+            at_start = label_logprobs(self.policy, batch).sum(dim=1)  # (2 b,), the chosen ones first
+        answers = label_logprobs(self.policy, batch).sum(dim=1)
         chosen, rejected = (answers - at_start).chunk(2)
         return chosen - rejected
