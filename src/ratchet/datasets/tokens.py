@@ -10,7 +10,7 @@ parts of ``tokenizer.json`` by their own count alike as long as both say the sam
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ratchet.datasets.chat_template import ChatTemplate
 from ratchet.datasets.encoder import PLAIN_TEMPLATE, PromptEncoder, own_first
 from ratchet.errors import ModelUnavailable
 from ratchet.model_files import Place, small_files
+from ratchet.records import Message
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _NO_LIMIT = 1 << 30
@@ -91,10 +92,12 @@ def _encoder(folder: Path, options: Mapping[str, Any]) -> PromptEncoder:
     beginning = tuple(tokenizer.encode("a").ids[:1])
     bos = special.get("bos_token")
     limit = settings.get("model_max_length")
+
+    def render(messages: Sequence[Message], tools: Sequence[Any] | None, is_asked: bool) -> str:
+        return (rendered_with_tools if tools else rendered).render(messages, tools, is_asked)
+
     return PromptEncoder(
-        lambda messages, tools, is_asked: (rendered_with_tools if tools else rendered).render(
-            messages, tools, is_asked
-        ),
+        render,
         lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
         template=template,
         option_names=tuple(options),

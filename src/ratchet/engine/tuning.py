@@ -78,7 +78,7 @@ def train(
     rows = len(task.encoded)
     steps, rounds = number_of_steps(settings, rows), number_of_rounds(config, rows)
     for number in range(progress.rounds_done + 1, rounds + 1):
-        if target_reached(progress.records[-1].best_accuracy, config.limits.target_percent):
+        if _is_target_reached(config, progress):
             return "target"
         if reason := why_stop("between"):
             return reason
@@ -120,9 +120,11 @@ def train(
         )
         report(record, groups, finished)
         progress = finished
-    return (
-        "target" if target_reached(progress.records[-1].best_accuracy, config.limits.target_percent) else "all_rounds"
-    )
+    return "target" if _is_target_reached(config, progress) else "all_rounds"
+
+
+def _is_target_reached(config: RunConfig, progress: Progress) -> bool:
+    return target_reached(progress.records[-1].best_accuracy, config.limits.target_percent)
 
 
 def _settings(config: RunConfig) -> Tuning:
