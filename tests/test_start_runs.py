@@ -173,12 +173,15 @@ def test_a_source_that_changed_after_the_checks_makes_no_folder(copy, tmp_path):
 
 @pytest.fixture(scope="module")
 def chain(source, tmp_path_factory):
-    """Three runs, each from the one before; the index knows the last two."""
+    """Three runs, each from the one before; the database knows the last two."""
     home = tmp_path_factory.mktemp("chain")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RATCHET_HOME", str(home / "home"))
         second = train(home / "second", source.path, rounds=1)
-        return source, second, train(home / "third", second.path, rounds=1)
+        third = train(home / "third", second.path, rounds=1)
+        for one in (second, third):
+            service.find_run(str(one.path))
+        return source, second, third
 
 
 def test_a_chain_of_three_names_all_that_came_before(chain, ratchet_command):

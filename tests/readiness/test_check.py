@@ -184,9 +184,10 @@ def test_the_models_own_window_is_read_from_its_configuration(tmp_path, report_o
 
 
 def test_a_mixture_of_experts_and_a_vision_model_are_known_before_they_load(tmp_path, report_of):
-    experts = config_of(tmp_path, model=str(model_folder(tmp_path, num_experts=8)))
-    assert "a mixture of 8 experts" in str(report_of(experts).faults[0])
-    assert report_of(experts.model_copy(update={"rl": experts.rl.model_copy(update={"loss": "gspo"})})).faults == ()
+    experts, rl = str(model_folder(tmp_path, num_experts=8)), {"max_answer_tokens": 16, "prompts_per_round": 2}
+    refused = config_of(tmp_path, model=experts, rl={**rl, "loss": "grpo"})
+    assert "a mixture of 8 experts" in str(report_of(refused).faults[0])
+    assert report_of(config_of(tmp_path, model=experts, rl={**rl, "loss": "gspo"})).faults == ()
     vision = config_of(tmp_path, model=str(model_folder(tmp_path, "eyes", vision_config={"layers": 2})))
     assert "is a model for vision without a text part" in str(report_of(vision).faults[0])
     eyes = model_folder(tmp_path, "both", vision_config={"layers": 2}, text_config={"max_position_embeddings": 128})

@@ -13,7 +13,8 @@ from ratchet.config import LoraSettings
 from ratchet.errors import Conflict, InvalidSetting, ModelUnavailable, NotFound
 from ratchet.readiness import check
 from ratchet.readiness.start import with_start
-from ratchet.run_folder import RunFolder
+from ratchet.service import find_run
+from ratchet.service.starts import with_source_found
 
 from ..adapters import TINY, change_settings, finished_run, tiny_adapter  # noqa: TID252
 from ..small_runs import small  # noqa: TID252
@@ -27,7 +28,7 @@ def weights(tmp_path_factory):
 
 @pytest.fixture
 def run(weights, tmp_path):
-    return finished_run(small(), tmp_path / "source", weights)
+    return find_run(str(finished_run(small(), tmp_path / "source", weights).path))  # and the database knows it
 
 
 @pytest.fixture
@@ -35,8 +36,13 @@ def imported(weights, tmp_path):
     return shutil.copytree(weights, tmp_path / "imported")
 
 
+def found_start(config):
+    """Do what every check of a run does: find the source, through the database if need be, and check it."""
+    return with_start(with_source_found(config))
+
+
 def start(source, **settings):
-    return with_start(small(start_from=str(source), **settings))
+    return found_start(small(start_from=str(source), **settings))
 
 
 def change_run(folder, **changes):
@@ -56,7 +62,7 @@ def test_a_run_is_found_by_id_and_folder_and_pinned(called, run, tmp_path, monke
     assert settings.run == run.run_id
     assert settings.sha256 == weights_sha256(run.adapter_path)
     assert found.notes == ()
-    assert with_start(found.config) == found
+    assert found_start(found.config) == found
 
 
 def test_an_imported_folder_is_pinned_too(imported, tmp_path, monkeypatch):
@@ -65,24 +71,24 @@ def test_an_imported_folder_is_pinned_too(imported, tmp_path, monkeypatch):
     assert found.config.start_from.adapter == str(imported)
     assert found.config.start_from.run == ""
     assert found.notes == ()
-    assert with_start(found.config) == found
+    assert found_start(found.config) == found
 
 
 def test_a_run_whose_folder_was_moved_is_found_by_its_id(run, tmp_path):
     config = start(run.run_id).config
     run.path.rename(tmp_path / "moved")
-    RunFolder.find(str(tmp_path / "moved"))
-    assert with_start(config).config.start_from.adapter == str(tmp_path / "moved" / "adapter")
+    find_run(str(tmp_path / "moved"))
+    assert found_start(config).config.start_from.adapter == str(tmp_path / "moved" / "adapter")
 
 
 def test_without_a_start_nothing_is_read_or_changed():
-    assert with_start(small()) == (small(), ())
+    assert found_start(small()) == (small(), ())
 
 
 @pytest.mark.parametrize("source", ["r261130-000000-aaaa", "/nowhere", "some/thing", ".", "a\0b"])
 def test_what_is_not_there_is_said(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotFound, match="There is no adapter to start from at"):
+    with pytest.raises(NotFound, match="There is no adapter to start from"):
         start(source)
 
 
@@ -156,7 +162,7 @@ def test_a_run_that_ended_without_an_adapter_is_refused(status, ending, run):
 @pytest.mark.parametrize("status", ["completed", "stopped_early"])
 def test_full_runs_of_every_objective_that_kept_an_adapter_are_taken(objective, status, weights, tmp_path):
     run = finished_run(small(objective=objective), tmp_path / "run", weights, status=status)
-    assert start(run.run_id).config.start_from.run == run.run_id
+    assert start(run.path).config.start_from.run == run.run_id
 
 
 # --- files that are not what they were -------------------------------------------------------------------------------
@@ -178,7 +184,7 @@ def test_an_imported_adapter_that_changed_since_the_settings_were_saved_is_refus
     other = tiny_adapter(tmp_path / "other", rank=8, seed=1)
     shutil.copy(other / ADAPTER_WEIGHTS, imported)
     with pytest.raises(Conflict, match="is not the one that was meant"):
-        with_start(config)
+        found_start(config)
 
 
 def test_settings_of_the_adapter_that_are_not_its_runs_are_refused(run):
@@ -304,7 +310,7 @@ def test_a_hub_model_whose_commit_cannot_be_told_is_refused(run):
 
 def test_all_checks_tell_of_it_beside_what_else_is_wrong(run, imported):
     change_run(run, kind="trial")
-    report = check(small(start_from=run.run_id, window_tokens=9999))
+    report = check(small(start_from=str(run.path), window_tokens=9999))
     report.close()
     assert [type(fault) for fault in report.faults] == [Conflict, InvalidSetting]
     change_settings(imported, base_model_name_or_path=None)
@@ -333,7 +339,8 @@ def test_the_source_is_only_read(run, imported):
 def test_the_checks_load_no_torch(run):
     code = (
         "import sys\nfrom ratchet.config_text import build\nfrom ratchet.readiness.start import with_start\n"
-        f"config = with_start(build({{'model': 'tiny', 'start_from': {run.run_id!r}}})).config\n"
+        "from ratchet.service.starts import with_source_found\n"
+        f"config = with_start(with_source_found(build({{'model': 'tiny', 'start_from': {run.run_id!r}}}))).config\n"
         "print(config.start_from.run, [n for n in ('torch', 'transformers', 'peft', 'safetensors') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
