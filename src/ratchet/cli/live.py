@@ -27,6 +27,7 @@ PHASES = {
     "training": "training the adapter",
     "scoring": "scoring",
     "scored": "scored",
+    "uploading": "sending files to the storage",
 }
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from ratchet.cli import artifacts
 from ratchet.cli.health import health
 from ratchet.cli.train import json_option
 from ratchet.records import RunStatus
@@ -71,6 +72,7 @@ def runs() -> click.Command:
             rounds(),
             log(),
             *commands(),
+            *artifacts.commands(),
         ],
     )
 

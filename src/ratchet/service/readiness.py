@@ -12,6 +12,7 @@ from ratchet.errors import Conflict
 from ratchet.files import check_room, ratchet_home, resolved, unusable_as_error
 from ratchet.readiness import Faults, Readiness, check
 from ratchet.run_folder import RunFolder
+from ratchet.service.artifacts import check_artifacts
 from ratchet.service.starts import with_source_found
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def check_run(
     faults = Faults()
     with faults.gathered():
         refuse_unusable(out)
+    with faults.gathered():
+        check_artifacts()
     from ratchet.service.datasets import with_version
     from ratchet.service.metrics import with_source
 

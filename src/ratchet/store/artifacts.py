@@ -28,6 +28,8 @@ _CHUNK_BYTES = 8 << 20
 _VERSION = 1
 _SHOWN = 5  # files named in a message
 _READINGS = 3  # of a run that is uploaded while it is read
+_CHECKPOINT = "checkpoint.safetensors"
+_ORDER = ("adapter", "run.json", "config.json", "events.jsonl", "run.log", _CHECKPOINT)
 # Of the folder, these are of the moment alone; names that begin with a dot are locks and half-written files.
 _OF_THE_MOMENT = frozenset({"heartbeat.json", "stop.json"})
 
@@ -62,10 +64,17 @@ def files_of(folder: Path) -> list[str]:
     return sorted((path for path in found if path not in _OF_THE_MOMENT), key=lambda path: (_rank(path), path))
 
 
+def in_parts(files: Sequence[str]) -> list[list[str]]:
+    """Return the files in three parts: the adapter with what it is, what a resumed run needs, and the rest."""
+    parts: list[list[str]] = [[], [], []]
+    for path in files:
+        parts[max(0, _rank(path) - _ORDER.index(_CHECKPOINT) + 1)].append(path)
+    return parts
+
+
 def _rank(path: str) -> int:
     first = PurePosixPath(path).parts[0]
-    order = ["adapter", "run.json", "config.json", "events.jsonl", "run.log", "checkpoint.safetensors"]
-    return order.index(first) if first in order else len(order)
+    return _ORDER.index(first) if first in _ORDER else len(_ORDER)
 
 
 class ArtifactStore:

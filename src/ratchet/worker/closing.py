@@ -62,7 +62,7 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
     )
     fields = result.model_dump(exclude={"run", "folder", "adapter"})
     try:
-        session.ended(**fields, adapter_sha256=checksum)
+        session.ended(**fields, adapter_sha256=checksum, artifacts=session.artifacts_url)
         folder.log(f"ended ending={ending} rounds_done={result.rounds_done} best_round={result.best_round}")
     except DiskFull:
         log.error("the end of the run could not be written down: the disk is full")
@@ -103,7 +103,8 @@ def record_failure(session: Session, error: Exception) -> None:
             session.folder.log(f"error type={type(error).__name__} at {places_of(error)}")
         done = session.progress.rounds_done if session.progress else 0
         seconds = round(session.budget.elapsed, 3)
-        session.ended(status="failed", ending=ending, message=message, rounds_done=done, seconds=seconds)
+        fields = {"rounds_done": done, "seconds": seconds, "artifacts": session.artifacts_url}
+        session.ended(status="failed", ending=ending, message=message, **fields)
     except DiskFull:
         log.error("the failure could not be written down: the disk is full")
 

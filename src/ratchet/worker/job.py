@@ -17,6 +17,7 @@ from ratchet.worker.closing import close, record_failure
 from ratchet.worker.heartbeat import Heartbeat
 from ratchet.worker.session import Session, Watch, signals
 from ratchet.worker.start import from_own_copy
+from ratchet.worker.uploads import uploading
 from ratchet.worker.watchdog import watched
 
 
@@ -50,7 +51,12 @@ def run(
         session = Session(folder, heartbeat.watch, TimeBudget.of(_limits(folder, config.limits), now))
         if folder.stop_path.exists():
             return _stopped_at_the_start(folder)
-        with signals(session), heartbeat.beating(session), watched(session, config.limits.stall_minutes):
+        with (
+            signals(session),
+            heartbeat.beating(session),
+            watched(session, config.limits.stall_minutes),
+            uploading(session) as send_files,
+        ):
             # A run that cannot be resumed here is refused, and stays what it was: its session starts in ``rl.py``.
             if not folder.checkpoint_path.exists():
                 session.start(resumed=False)
@@ -63,8 +69,10 @@ def run(
                 job = rl if config.objective == "rl" else tuning
                 ending, message = job.rounds(session, prepared)
             except Exception as error:
+                send_files()
                 record_failure(session, error)
                 raise
+            send_files()
             return close(session, prepared, ending, message)
 
 

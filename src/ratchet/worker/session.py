@@ -58,6 +58,7 @@ class Session:
     heldout_after: float | None = None
     stop_asked: threading.Event = field(default_factory=threading.Event)
     is_started: bool = False
+    artifacts_url: str = ""  # where the storage has files of the run; set when they were sent
     phase_seconds: dict[str, float] = field(default_factory=dict)
     progress_count: int = 0
     is_setting_up: bool = True
