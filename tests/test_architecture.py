@@ -91,8 +91,9 @@ def test_torch_stays_in_the_engine(path):
         "import ratchet.verifiers, ratchet.datasets",
         "import ratchet.service.datasets, ratchet.service.metrics",
         "import ratchet.readiness, ratchet.datasets.tokens",
+        "import ratchet.supervisor, ratchet.server",
     ],
-    ids=["import", "settings", "help", "service", "data and verifiers", "datasets and metrics", "readiness"],
+    ids=["import", "settings", "help", "service", "data and verifiers", "datasets and metrics", "readiness", "keeper"],
 )
 def test_starting_up_loads_neither_torch_nor_a_web_framework(code):
     heavy = (

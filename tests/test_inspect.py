@@ -136,7 +136,7 @@ def test_inspect_reports_and_confirms_for_the_runs_that_follow(tmp_path, ratchet
     told = json.loads(line)
     assert (told["confirmation"], told["report"]["answers"]) == (None, 64)
     assert told["key"] == told["report"]["key"]
-    assert not RunFolder.all()
+    assert not service.list_runs()
     code, _, _ = ratchet_command("train", *BARE, "--json")
     assert code == 3
     no_report(monkeypatch)  # what was read is confirmed, and not another one that is made for it

@@ -1,7 +1,6 @@
 """The run folder: what is written survives a kill at any moment, and a full disk ends a run in good order."""
 
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -30,11 +29,10 @@ def files_of(path):
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
 
 
-def test_a_new_run_has_its_settings_and_can_be_found_by_id_and_by_folder(folder):
+def test_a_new_run_has_its_settings_and_is_opened_by_its_folder(folder):
     assert folder.read_config() == RunConfig()
-    assert RunFolder.find(folder.run_id).path == folder.path
-    assert RunFolder.find(str(folder.path)).path == folder.path
-    assert [found.path for found in RunFolder.all()] == [folder.path]
+    assert RunFolder.at(folder.path).path == folder.path
+    assert RunFolder.at(str(folder.path)).run_id == folder.run_id
 
 
 def test_without_a_folder_of_its_own_a_run_is_under_the_users_data():
@@ -42,24 +40,13 @@ def test_without_a_folder_of_its_own_a_run_is_under_the_users_data():
     assert folder.path == ratchet_home().resolve() / "runs" / folder.run_id
 
 
-def test_runs_are_listed_oldest_first_and_without_those_whose_folder_is_gone(tmp_path):
-    folders = [RunFolder.create(RunConfig(), tmp_path / name) for name in "abc"]
-    shutil.rmtree(folders[1].path)
-    assert {found.path for found in RunFolder.all()} == {folders[0].path, folders[2].path}
-    with pytest.raises(NotFound, match="holds no run any more"):
-        RunFolder.find(id_in_index(folders[1].path))
-
-
-def id_in_index(path):
-    entries = [json.loads(file.read_text()) for file in (ratchet_home() / "index").glob("*.json")]
-    return next(entry["id"] for entry in entries if entry["folder"] == str(path))
-
-
 @pytest.mark.parametrize("name", ["r1", "", "../etc/passwd", "x" * 5000, "a\0b", "/none/such", "~nobody-such/x"])
 def test_a_run_that_is_not_there_is_not_found(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NotFound):
-        RunFolder.find(name)
+        RunFolder.at(name)
+    with pytest.raises(NotFound):
+        service.find_run(name)
 
 
 def test_a_place_that_holds_something_is_refused(tmp_path, folder):
@@ -81,10 +68,10 @@ def test_an_empty_folder_may_be_used(tmp_path):
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["folder given", "new folder"])
-def test_a_run_that_cannot_be_entered_in_the_index_leaves_nothing_behind(given, tmp_path, monkeypatch):
+def test_a_run_that_cannot_be_written_leaves_nothing_behind(given, tmp_path, monkeypatch):
     if given:
         (tmp_path / "run").mkdir()
-    monkeypatch.setattr(os, "replace", failing_after(2))
+    monkeypatch.setattr(os, "replace", failing_after(1))
     with pytest.raises(DiskFull):
         RunFolder.create(RunConfig(), tmp_path / "run")
     assert (tmp_path / "run").exists() is given
@@ -384,35 +371,6 @@ def test_the_rollouts_folder_is_made_again_where_someone_removed_it(folder):
     assert folder.rollouts_path.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"folder": 5}', b"\xff"])
-def test_a_damaged_entry_of_the_index_hides_no_other_run(folder, content):
-    (ratchet_home() / "index" / "a.json").write_bytes(content)
-    assert [found.path for found in RunFolder.all()] == [folder.path]
-    with pytest.raises(Conflict, match=r"a\.json"):
-        RunFolder.find("a")
-
-
-def test_a_run_that_was_moved_is_found_by_id_once_it_was_opened_by_path(folder, tmp_path):
-    run_id = folder.run_id
-    folder.path.rename(tmp_path / "moved")
-    with pytest.raises(NotFound):
-        RunFolder.find(run_id)
-    RunFolder.find(str(tmp_path / "moved"))
-    assert RunFolder.find(run_id).path == tmp_path / "moved"
-
-
-def test_opening_a_copy_leaves_the_index_at_the_original(folder, tmp_path):
-    shutil.copytree(folder.path, tmp_path / "copy")
-    RunFolder.find(str(tmp_path / "copy"))
-    assert RunFolder.find(folder.run_id).path == folder.path
-
-
-def test_a_moved_run_opens_though_the_index_cannot_be_written(folder, tmp_path, monkeypatch):
-    folder.path.rename(tmp_path / "moved")
-    monkeypatch.setattr(os, "replace", failing_after(0, OSError(errno.EROFS, "Read-only file system")))
-    assert RunFolder.find(str(tmp_path / "moved")).path == tmp_path / "moved"
-
-
 def loop(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     return tmp_path / "loop" / "run"
@@ -433,10 +391,10 @@ def test_a_home_that_is_a_file_is_refused_in_words_and_leaves_nothing_behind(tmp
     (tmp_path / "file").touch()
     monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "file"))
     with pytest.raises(Conflict, match="RATCHET_HOME"):
-        RunFolder.create(RunConfig(), tmp_path / "run")
-    assert files_of(tmp_path) == ["file"]
+        RunFolder.create(RunConfig(), None)
     with pytest.raises(Conflict, match="RATCHET_HOME"):
-        service.create_and_train(RunConfig())
+        service.create_and_train(RunConfig(), tmp_path / "run")
+    assert files_of(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize(
