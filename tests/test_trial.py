@@ -95,8 +95,10 @@ def test_no_text_of_a_prompt_or_an_answer_is_in_report_journal_or_log(made):
 
 
 def test_an_ended_trial_cannot_be_gone_on_with(made):
-    with pytest.raises(Conflict, match="was a trial"):
+    with pytest.raises(Conflict, match="keeps nothing"):
         ratchet.resume(made.folder)
+    with pytest.raises(Conflict, match="has ended"):
+        worker.run(RunFolder(made.folder))
 
 
 def test_a_trial_that_was_killed_is_made_again_from_its_start(tmp_path):
@@ -111,6 +113,8 @@ def test_a_trial_that_was_killed_is_made_again_from_its_start(tmp_path):
 
     with pytest.raises(Killed):
         worker.run(folder, watch=worker.Watch(on_event=killed))
+    with pytest.raises(Conflict, match="keeps nothing"):
+        ratchet.resume(folder.path)
     assert worker.run(folder).status == "completed"
     assert folder.read_trial().is_finished
 
@@ -354,17 +358,21 @@ def test_the_command_shows_the_trial_and_writes_settings_that_train_takes(ratche
     assert code == 0
     assert re.search(r"Full run .* for 40 rounds", out)
     assert "Model    tiny" in out
-    code, out, err = ratchet_command("train", full, "--check")
+    code, out, err = ratchet_command("train", full, "--check", "--trial", told["run"])
     assert (code, err) == (0, "")
     assert "Ready." in out
-    code, out, _ = ratchet_command(
-        "train", full, "--rounds", 1, "--lora.rank", 4, "--inspected", "--trial", told["run"], "--out", tmp_path / "run"
-    )
+    assert "Changed since" not in out
+    _, out, _ = ratchet_command("train", full, "--check", "--lora.rank", 4, "--json")  # found without being named
+    assert f"Changed since trial {told['run']}: LoRA rank." in json.loads(out)["warnings"][-1]
+
+
+def test_train_says_what_has_changed_since_its_trial_before_it_starts(ratchet_command, made, tmp_path):
+    more = ["--rounds", 1, "--heldout", 0, "--lora.rank", 4, "--trial", made.folder]
+    code, out, _ = ratchet_command("train", *flags(), *more, "--out", tmp_path / "run")
     assert code == 0
-    assert f"Changed since trial {told['run']}: LoRA rank." in out
-    config = service.summary(str(tmp_path / "run")).config
-    assert "LoRA rank" in service.since_trial(config)  # found without being named
-    assert service.since_trial(service.find_trial(told["run"]).config) == ""
+    note, first = out.index(f"Changed since trial {made.run}:"), out.index("Round   0")
+    assert note < first
+    assert "LoRA rank" in out[note : out.index("\n", note)]
 
 
 def test_an_unfinished_trial_exits_4_with_the_phases_and_what_to_fix(ratchet_command, monkeypatch, tmp_path):

@@ -99,9 +99,8 @@ def _list(project: str | None, status: Any, as_json: bool) -> None:
         table.add_column(column, no_wrap=column != "model", overflow="fold")
     for listed in found:
         run = listed.stored
-        start = "" if run.start_accuracy is None else f"{run.start_accuracy:.1%}"
-        best = "" if run.best_accuracy is None else f"{run.best_accuracy:.1%}"
-        done = f"{run.rounds_done or 0} / {run.rounds or run.config.rl.rounds}"
+        start, best = _score(run.start_accuracy, run.start_loss), _score(run.best_accuracy, run.best_loss)
+        done = f"{run.rounds_done or 0} / {run.rounds or run.config.rounds}"
         status = ("trial " if run.kind == "trial" else "") + listed.status.replace("_", " ")
         cells = [run.id, status, run.config.model, run.config.data.source, done, start, best]
         table.add_row(*map(escape, cells))
@@ -137,6 +136,13 @@ def _stop(run_or_folder: str, as_json: bool) -> None:
         click.echo("Taken out of the queue.")
     else:
         click.echo("Asked to stop: it ends in good order, with the best adapter it has.")
+
+
+def _score(accuracy: float | None, loss: float | None) -> str:
+    """Return what a run is ranked by: its accuracy, without a verifier its loss; "" before there is one."""
+    if accuracy is not None:
+        return f"{accuracy:.1%}"
+    return "" if loss is None else f"loss {loss:.4f}"
 
 
 def _show(run_or_folder: str, as_json: bool) -> None:

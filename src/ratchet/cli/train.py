@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -115,7 +116,7 @@ def _train(
 ) -> int:
     settings = settings_of(config, parameters)
     if check:
-        return _check(settings, out, against, as_json=as_json)
+        return _check(settings, out, against, trial, as_json=as_json)
     from ratchet.cli.queueing import launch
 
     return launch(settings, out, parameters, against=against, trial=trial, as_json=as_json)
@@ -135,13 +136,17 @@ def settings_of(config: Path | None, parameters: Mapping[str, Any]) -> RunConfig
     return build(read_file(config) if config else {}, flags)
 
 
-def _check(settings: RunConfig, out: Path | None, against: tuple[Path, ...], *, as_json: bool) -> int:
+def _check(
+    settings: RunConfig, out: Path | None, against: tuple[Path, ...], trial: str | None, *, as_json: bool
+) -> int:
     """Print what the checks found; exit code 0 if the run could start, else that of its faults."""
     from ratchet import service
     from ratchet.cli.check import print_report, report_fields
 
     report = service.check_run(settings, out, against=against)
     report.close()
+    if warning := service.since_trial(report.config, trial):
+        report = replace(report, warnings=(*report.warnings, warning))
     if as_json:
         tell(json.dumps(report_fields(report)))
         return min((exit_code(fault) for fault in report.faults), default=0)

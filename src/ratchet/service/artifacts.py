@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.files import expanded
-from ratchet.run_folder import RunFolder
+from ratchet.service.registry import find_run
 
 if TYPE_CHECKING:
     from ratchet.store.artifacts import ArtifactStore
@@ -72,7 +72,7 @@ def upload_run(run_or_folder: str) -> Transfer:
     if url is None:
         raise InvalidSetting(_UNSET)
     store = ArtifactStore(url)
-    folder = RunFolder.find(run_or_folder)
+    folder = find_run(run_or_folder)
     with folder.locked():
         run = folder.run_id
         damaged: list[str] = []

@@ -21,6 +21,7 @@ from ratchet.service.queueing import Queued, refuse_function, take_inline, waiti
 from ratchet.service.readiness import prepared_run
 from ratchet.service.registry import all_runs, bring_up_to_date, find_run, find_stored, new_run, open_store
 from ratchet.service.reports import Ask, confirmed, state
+from ratchet.service.trials import refuse_trial
 from ratchet.supervisor.ingest import AT_WORK
 
 if TYPE_CHECKING:
@@ -185,8 +186,9 @@ def resume(
     Raises:
         NotFound: there is no such run.
         Conflict: it has ended, another process works on it, it cannot go on here to the same result, or it never began
-            and the report of its verifier is not confirmed.
+            and the report of its verifier is not confirmed; or it is a trial.
     """
+    refuse_trial(find_run(run_or_folder))
     folder = take_inline(run_or_folder)
     from ratchet import worker
 

@@ -53,6 +53,8 @@ class StoredRun:
     best_round: int | None = None
     start_accuracy: float | None = None
     best_accuracy: float | None = None
+    start_loss: float | None = None
+    best_loss: float | None = None
     seconds: float = 0.0
     adapter_sha256: str | None = None
     source_run: str | None = None

@@ -68,9 +68,15 @@ def _told(
 
 
 def _after_round(known: "StoredRun", record: RoundRecord) -> dict[str, Any]:
-    changes = {"rounds_done": record.round, "best_round": record.best_round, "best_accuracy": record.best_accuracy}
+    changes: dict[str, Any] = {
+        "rounds_done": record.round,
+        "best_round": record.best_round,
+        "best_accuracy": record.best_accuracy,
+    }
     if record.round == 0:
-        changes["start_accuracy"] = record.validation.accuracy
+        changes |= {"start_accuracy": record.validation.accuracy, "start_loss": record.validation.loss}
+    if record.best_round == record.round:
+        changes["best_loss"] = record.validation.loss
     if known.rounds_done is None or record.round > known.rounds_done:
         # A new finished round: its worker got somewhere, so deaths are counted anew.
         changes |= {"attempts": 0, "seconds": known.seconds + record.seconds.total}
@@ -85,4 +91,5 @@ def _after_end(event: dict[str, Any]) -> dict[str, Any]:
         "seconds": float(event.get("seconds", 0.0)),
         "adapter_sha256": event.get("adapter_sha256"),
         "stop_requested_at": None,
+        **({"artifacts_url": event["artifacts"]} if event.get("artifacts") else {}),
     }

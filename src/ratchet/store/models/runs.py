@@ -42,6 +42,8 @@ class Run(Base):
     best_round: Mapped[int | None]
     start_accuracy: Mapped[float | None]
     best_accuracy: Mapped[float | None]
+    start_loss: Mapped[float | None]
+    best_loss: Mapped[float | None]
     seconds: Mapped[float]
     adapter_sha256: Mapped[str | None] = mapped_column(String(64))
     source_run: Mapped[str | None] = mapped_column(ForeignKey("run.id"))

@@ -32,7 +32,10 @@ def upgrade() -> None:
         sa.Column("ending", sa.String(40), nullable=True),
         sa.Column("message", sa.Text(), nullable=False),
         *(sa.Column(name, sa.Integer(), nullable=True) for name in ("rounds", "rounds_done", "best_round")),
-        *(sa.Column(name, sa.Double(), nullable=True) for name in ("start_accuracy", "best_accuracy")),
+        *(
+            sa.Column(name, sa.Double(), nullable=True)
+            for name in ("start_accuracy", "best_accuracy", "start_loss", "best_loss")
+        ),
         sa.Column("seconds", sa.Double(), nullable=False),
         sa.Column("adapter_sha256", sa.String(64), nullable=True),
         sa.Column("source_run", sa.String(40), nullable=True),
