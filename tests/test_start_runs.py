@@ -253,6 +253,14 @@ def test_adapters_of_finished_runs_are_listed_and_shown(chain, ratchet_command, 
     assert (json.loads(out)["is_whole"], json.loads(out)["layers"]) == (True, 28)
 
 
+def test_a_damaged_run_is_left_out_of_the_list_and_named_in_the_log(copy, tmp_path, caplog):
+    RunFolder.create(small(), tmp_path / "whole")
+    broken = finished_run(small(), tmp_path / "broken", copy.adapter_path)
+    broken.events_path.write_text("{\n")
+    assert list_adapters() == []
+    assert [str(broken.events_path) in line for line in caplog.messages] == [True]
+
+
 def test_showing_a_changed_adapter_fails_with_its_checksums(copy, ratchet_command):
     was = ended(copy)["adapter_sha256"]
     content = bytearray((copy.adapter_path / ADAPTER_WEIGHTS).read_bytes())

@@ -5,6 +5,7 @@ whole; and of a kind that training here goes on from exactly. Rank and alpha are
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,21 +80,32 @@ def finished(run: RunFolder) -> dict[str, Any]:
     """Return the event that ended a run which has an adapter to start from.
 
     Raises:
-        Conflict: it is a trial, at work, not ended, or ended without an adapter.
+        Conflict: it has none.
+    """
+    end = last_end(run.path)
+    if reason := why_no_adapter(run, end):
+        raise Conflict(f"Run {run.run_id} cannot be started from: {reason}")
+    return end or {}
+
+
+def why_no_adapter(run: RunFolder, end: Mapping[str, Any] | None) -> str:
+    """Return why a run has no adapter to start from, "" where it has one.
+
+    Args:
+        run: Of any kind and status.
+        end: The event that ended it, None where there is none.
     """
     record = run.read_run()
-    what = f"Run {record['id']} cannot be started from:"
     if record.get("kind", "full") == "trial":
-        raise Conflict(f"{what} it is a trial, whose adapter has seen one small round. Choose a full run.")
+        return "it is a trial, whose adapter has seen one small round. Choose a full run."
     if run.is_locked():
-        raise Conflict(f"{what} it is still at work. Wait for its end, or stop it.")
-    end = last_end(run.path)
+        return "it is still at work. Wait for its end, or stop it."
     if end is None:
-        raise Conflict(f"{what} it has not ended. Go on with it first: ratchet resume {record['id']}")
+        return f"it has not ended. Go on with it first: ratchet resume {record['id']}"
     if end["status"] not in ("completed", "stopped_early") or not end.get("adapter_sha256"):
         status = str(end["status"]).replace("_", " ")
-        raise Conflict(f"{what} it is {status} and has no adapter. Choose a run that ended with one.")
-    return end
+        return f"it is {status} and has no adapter. Choose a run that ended with one."
+    return ""
 
 
 class _Base(NamedTuple):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.adapter_files import AdapterFiles, read_adapter
-from ratchet.ancestry import Ancestor, of_run, refuse_changed
-from ratchet.errors import Conflict, RatchetError
-from ratchet.readiness.start import finished
+from ratchet.ancestry import Ancestor, last_end, of_run, refuse_changed
+from ratchet.errors import RatchetError
+from ratchet.readiness.start import finished, why_no_adapter
 from ratchet.run_folder import RunFolder
 from ratchet.service.registry import all_runs, find_run, open_store
 
@@ -52,11 +52,8 @@ def list_adapters() -> list[Adapter]:
         folders = [RunFolder(run.folder) for run in all_runs(store) if run.folder is not None]
     for folder in folders:
         try:
-            finished(folder)
-        except Conflict:
-            continue  # a trial, at work, or ended without an adapter
-        try:
-            found.append(_adapter(folder))
+            if not why_no_adapter(folder, last_end(folder.path)):
+                found.append(_adapter(folder))
         except RatchetError as error:
             log.warning("%s", error)
     return found
@@ -69,15 +66,18 @@ def show_adapter(run_or_folder: str) -> tuple[Adapter, AdapterFiles]:
         NotFound: there is no such run, or its adapter's files are gone.
         Conflict: the run has no adapter, or its files are damaged or changed since it ended.
     """
-    folder = find_run(run_or_folder)
-    finished(folder)
-    adapter = _adapter(folder)
+    adapter = _adapter(find_run(run_or_folder))
     files = read_adapter(adapter.folder)
     refuse_changed(adapter.folder, files.sha256, adapter.origin.sha256)
     return adapter, files
 
 
 def _adapter(folder: RunFolder) -> Adapter:
+    """Return what is known of a run's adapter.
+
+    Raises:
+        Conflict: it has none, or a file is damaged.
+    """
     end, config = finished(folder), folder.read_config()
     fields = of_run(folder.path)
     origin = Ancestor(sha256=end["adapter_sha256"], folder=str(folder.adapter_path), **fields)
