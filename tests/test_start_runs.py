@@ -88,6 +88,16 @@ def test_so_it_is_where_the_adapter_is_on_some_layers_and_our_own_decoder_knows_
     assert {name.rpartition(".")[2] for name in layers} == {"q_proj", "v_proj"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["8bit", "4bit"])
+def test_so_it_is_on_a_quantized_model(kind, source, tmp_path):
+    first = train(tmp_path / "first", source.path, rounds=1, quantization=kind)
+    second = train(tmp_path / "second", first.path, rounds=1, quantization=kind, beta=0.05)
+    assert records(second)[0]["validation"] == best(first)["validation"]
+    assert second.read_heldout_before() == first.read_heldout()
+    assert records(second)[1]["learned"]["kl"] == 0
+
+
 def test_greedy_outputs_in_training_reloaded_and_merged_are_the_same(source, followed):
     """K14: a continued or merged adapter must write what it wrote as it was trained."""
     trained, reloaded = source.read_heldout(), followed.read_heldout_before()
