@@ -38,7 +38,7 @@ LAYERS = [
         "shown",
         "trial_report",
     ],
-    ["datasets", "sandbox", "stats"],
+    ["datasets", "sandbox", "stats", "tracking"],
     ["health"],  # what records say; torch-free, for worker and surfaces alike
     ["verifiers"],
     ["readiness"],  # what is checked before a model loads
@@ -98,7 +98,8 @@ def test_torch_stays_in_the_engine(path):
 def test_starting_up_loads_neither_torch_nor_a_web_framework(code):
     heavy = (
         "('torch', 'transformers', 'peft', 'datasets', 'fastapi', 'starlette', 'matplotlib', 'sympy', 'sqlalchemy', "
-        "'alembic', 'pyarrow', 'reasoning_gym', 'psycopg', 'fsspec', 'scipy')"
+        "'alembic', 'pyarrow', 'reasoning_gym', 'psycopg', 'fsspec', 'scipy', 'tensorboard', 'trackio', 'wandb', "
+        "'mlflow')"
     )
     check = f"import sys\n{code}\nprint([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)

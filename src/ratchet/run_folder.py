@@ -10,6 +10,7 @@
       checkpoint.safetensors     all that a resumed run needs, with the round's record
       adapter/               the best adapter so far, in PEFT layout
       heartbeat.json         what the process that works on the run is doing, and that it lives
+      trackers/              what TensorBoard, trackio, W&B or MLflow write, where the settings name them
       stop.json              somebody asked the run to stop: when and who
       worker.log             what a worker started by the keeper printed
       start/                 a copy of the adapter that the run started from, where that was not a new one
@@ -307,6 +308,10 @@ class RunFolder:
     def rollouts_file(self, number: int) -> Path:
         """Return where the rollouts of a round are."""
         return self.rollouts_path / f"round-{number:03d}.jsonl"
+
+    def tracker_state(self, tracker: str) -> Path:
+        """Return the file that says how far a tracker is; what it writes lies beside it."""
+        return self.path / "trackers" / f"{tracker}.json"
 
     def write_rollouts(self, number: int, rows: Iterator[Mapping[str, Any]]) -> None:
         """Write a round's rollouts, one prompt a line, readable by the owner alone."""

@@ -24,7 +24,11 @@ from ratchet.readiness import (
     refuse_experts,
     window_of,
 )
-from ratchet.readiness.machine import refuse_absent_sampler, refuse_impossible_quantization
+from ratchet.readiness.machine import (
+    refuse_absent_sampler,
+    refuse_absent_trackers,
+    refuse_impossible_quantization,
+)
 from ratchet.readiness.objective import refuse_absent_trl
 from ratchet.readiness.steps import with_rounds
 from ratchet.records import EncodedPrompt
@@ -79,6 +83,8 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None, rows:
             refuse_impossible_quantization(config.quantization, device)
         with faults.gathered():
             refuse_absent_trl(config.objective)
+        with faults.gathered():
+            refuse_absent_trackers(config.trackers)
         if rows is None:
             rows = open_rows(_with_loss(config, faults), function, faults)
         faults.raise_any()

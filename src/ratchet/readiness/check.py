@@ -14,7 +14,12 @@ from ratchet.model_files import Place, experts_in, find, model_config, parameter
 from ratchet.readiness.advice import advice, advice_on_rate
 from ratchet.readiness.faults import Faults, raise_all
 from ratchet.readiness.leaks import DISJOINT_BY_THEMSELVES, leak_notes, leaks_of, refuse_leaks
-from ratchet.readiness.machine import device_here, refuse_absent_sampler, refuse_impossible_quantization
+from ratchet.readiness.machine import (
+    device_here,
+    refuse_absent_sampler,
+    refuse_absent_trackers,
+    refuse_impossible_quantization,
+)
 from ratchet.readiness.model import (
     Fitted,
     Window,
@@ -157,6 +162,8 @@ def _device(config: RunConfig, faults: Faults) -> str | None:
         refuse_impossible_quantization(config.quantization, device or "")
     with faults.gathered():
         refuse_absent_trl(config.objective)
+    with faults.gathered():
+        refuse_absent_trackers(config.trackers)
     return device
 
 

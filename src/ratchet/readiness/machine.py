@@ -1,4 +1,4 @@
-"""Whether this machine has what the settings ask for: device, sampler and quantization.
+"""Whether this machine has what the settings ask for: device, sampler, quantization and trackers.
 
 The rules are here for whoever knows the facts: the engine asks torch, ``device_here`` finds them out without it.
 """
@@ -8,13 +8,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from platform import machine
 
-from ratchet.config import Quantization, SamplerSettings
+from ratchet.config import Quantization, SamplerSettings, Tracker
 from ratchet.errors import InvalidSetting
+from ratchet.tracking import INSTALL, is_installed
 
 _VLLM_INSTALL = "pip install 'ratchet-rl[vllm]'"
 _BITSANDBYTES_INSTALL = "pip install 'bitsandbytes>=0.50'"
@@ -120,6 +122,20 @@ def refuse_impossible_quantization(quantization: Quantization, device: str) -> N
             f"Quantization is {quantization}, but the package bitsandbytes is not installed. Run: "
             f"{_BITSANDBYTES_INSTALL}",
             "quantization",
+        )
+
+
+def refuse_absent_trackers(trackers: Sequence[Tracker]) -> None:
+    """Refuse trackers whose library is not installed.
+
+    Raises:
+        InvalidSetting: there are some.
+    """
+    absent = [tracker for tracker in trackers if not is_installed(tracker)]
+    if absent:
+        what = f"{absent[0]} is" if len(absent) == 1 else f"{', '.join(absent)} are"
+        raise InvalidSetting(
+            f"Trackers names what is not installed: {what} missing. Run: {INSTALL}, or leave it out.", "trackers"
         )
 
 

@@ -1,14 +1,17 @@
-"""What is said of a run while it goes on, after each round: diagnoses and failures of the watch metric, once each.
+"""What follows each round of a run: diagnoses and failures of the watch metric, said once each, and its trackers.
 
 What they are is ``ratchet/health.py``; nothing here changes what a run does.
 """
 
 import logging
+from contextlib import suppress
 
-from ratchet.config import RunConfig
+from ratchet.config import RunConfig, Tracker
+from ratchet.errors import DiskFull
 from ratchet.health import examine
 from ratchet.records import RoundRecord
 from ratchet.worker.session import Session
+from ratchet.worker.trackers import Trackers
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +25,8 @@ class Following:
         self._session = session
         self._config = session.folder.read_config()
         self._noted = {event.get("about") for event in session.folder.events() if event["event"] == "note"}
+        if self._config.trackers:
+            session.trackers = Trackers(session.folder, self._config.trackers, self._on_tracker)
 
     def after_round(self) -> None:
         """Note in the journal what the rounds so far show for the first time."""
@@ -35,6 +40,12 @@ class Following:
             log.warning("the run's health could not be looked at (%s)", type(error).__name__)
             found = {}
         self._note(found | _watch_failures(progress.records[-1], self._config))
+        if self._session.trackers:
+            self._session.trackers.look(progress.rounds_done)
+
+    def _on_tracker(self, tracker: Tracker, text: str) -> None:
+        with suppress(DiskFull):  # which the end of the run meets and says itself
+            self._note({f"tracker {tracker}": text})
 
     def _note(self, found: dict[str, str]) -> None:
         for about, text in found.items():

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ratchet.config import LimitSettings
-from ratchet.endings import WHY
+from ratchet.endings import WHY, status_of
 from ratchet.engine.budget import TimeBudget
 from ratchet.engine.prepare import Prepared, prepare
 from ratchet.outside import close_from_outside
-from ratchet.records import RunResult
+from ratchet.records import RunResult, RunStatus
 from ratchet.run_folder import RunFolder
 from ratchet.run_state import refuse_ended
 from ratchet.worker import rl, trial, tuning
@@ -69,11 +69,23 @@ def run(
                 job = rl if config.objective == "rl" else tuning
                 ending, message = job.rounds(session, prepared)
             except Exception as error:
+                _finish_trackers(session, "failed")
                 send_files()
                 record_failure(session, error)
                 raise
+            except BaseException:
+                if session.trackers:
+                    session.trackers.let_go()
+                raise
+            _finish_trackers(session, status_of(ending, has_adapter=session.progress is not None))
             send_files()
             return close(session, prepared, ending, message)
+
+
+def _finish_trackers(session: Session, status: RunStatus) -> None:
+    """Before the run's end is in the journal, so that whatever a tracker does wrong at the end is noted there too."""
+    if session.trackers:
+        session.trackers.finish(status)
 
 
 def _limits(folder: RunFolder, limits: LimitSettings) -> LimitSettings:

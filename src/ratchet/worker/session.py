@@ -17,6 +17,7 @@ from ratchet.engine.rounds import When
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.errors import Interrupted, StopReason
 from ratchet.run_folder import RunFolder
+from ratchet.worker.trackers import Trackers
 
 # Phases in which answers are written, or given ones learned from: setting up is over.
 _ANSWERING = ("sampling", "scoring", "training")
@@ -66,6 +67,7 @@ class Session:
     doing: str = "Starting"
     handles_signals: bool = False
     plan: Plan | None = None
+    trackers: Trackers | None = None
     writing: threading.RLock = field(default_factory=threading.RLock)
     _next_look: float = 0.0
 

@@ -1,0 +1,219 @@
+"""The four trackers, behind one protocol. Each library is imported by the tracker that needs it, and by no other.
+
+Where a library's own environment variables name a place or a server, that is where numbers go; else into the run
+folder. A run that is resumed goes on in the same tracked run: ``last_round`` says how far it is.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ratchet.config import Tracker
+
+Settings = Mapping[str, str | int | float | bool]
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is told of a run. ``kept`` is what ``keep`` returned in an earlier session, {} at first."""
+
+    run_id: str
+    project: str
+    settings: Settings
+    place: Path
+    kept: Mapping[str, Any]
+
+
+class Tracking(Protocol):
+    """A run in a tracker, opened or gone on with."""
+
+    def last_round(self) -> int | None:
+        """Return the last round that is there, None where there is none or the tracker cannot be asked."""
+
+    def keep(self) -> dict[str, Any]:
+        """Return what a later session needs to go on in the same tracked run."""
+
+    def log(self, number: int, numbers: Mapping[str, float], at: float) -> None:
+        """Write a round's numbers; ``at`` is when it was done, in seconds since 1970."""
+
+    def close(self, *, succeeded: bool) -> None:
+        """Finish: everything is written when this returns."""
+
+
+class _TensorBoard:
+    """Event files under ``tensorboard/``, as scalars with the round as the step."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        from tensorboard.summary import Writer
+
+        self._folder = run.place / "tensorboard"
+        self._last = self._read() if self._folder.exists() else None
+        self._writer = Writer(str(self._folder))
+
+    def _read(self) -> int | None:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(self._folder), size_guidance={"tensors": 0})
+        events.Reload()
+        steps = [event.step for tag in events.Tags()["tensors"] for event in events.Tensors(tag)]
+        return max(steps, default=None)
+
+    def last_round(self) -> int | None:
+        return self._last
+
+    def keep(self) -> dict[str, Any]:
+        return {}
+
+    def log(self, number: int, numbers: Mapping[str, float], at: float) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, number, wall_time=at)
+        self._writer.flush()
+
+    def close(self, *, succeeded: bool) -> None:
+        self._writer.close()
+
+
+class _Trackio:
+    """A local database under ``trackio/``; a Space or server where the user's environment names one."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        import trackio
+
+        self._project, self._run_id = run.project, run.run_id
+        self._run = trackio.init(
+            project=run.project,
+            name=run.run_id,
+            config=dict(run.settings),
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def last_round(self) -> int | None:
+        if os.environ.get("TRACKIO_SPACE_ID") or os.environ.get("TRACKIO_SERVER_URL"):
+            return None
+        from trackio.sqlite_storage import SQLiteStorage
+
+        logs = SQLiteStorage.get_logs(self._project, self._run_id)
+        return max((int(row["step"]) for row in logs if row.get("step") is not None), default=None)
+
+    def keep(self) -> dict[str, Any]:
+        return {}
+
+    def log(self, number: int, numbers: Mapping[str, float], at: float) -> None:
+        self._run.log(dict(numbers), step=number)
+
+    def close(self, *, succeeded: bool) -> None:
+        self._run.finish()
+
+
+class _Wandb:
+    """An offline run under ``wandb/``, for ``wandb sync`` to upload; online where the user's WANDB_MODE says so."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=run.project,
+            id=run.run_id,
+            name=run.run_id,
+            resume="allow",
+            config=dict(run.settings),
+            # Numbers alone: neither the console nor code, host, packages or the use of the machine.
+            settings=wandb.Settings(
+                console="off",
+                silent=True,
+                disable_git=True,
+                disable_code=True,
+                x_disable_meta=True,
+                x_disable_machine_info=True,
+                x_disable_stats=True,
+                x_save_requirements=False,
+            ),
+        )
+
+    def last_round(self) -> int | None:
+        return None
+
+    def keep(self) -> dict[str, Any]:
+        return {}
+
+    def log(self, number: int, numbers: Mapping[str, float], at: float) -> None:
+        self._run.log(dict(numbers), step=number, commit=True)
+
+    def close(self, *, succeeded: bool) -> None:
+        self._run.finish(exit_code=0 if succeeded else 1)
+
+
+class _Mlflow:
+    """A database under ``mlflow/``, since MLflow refuses plain files by now; a server where MLFLOW_TRACKING_URI is."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        from mlflow.tracking import MlflowClient
+
+        folder = run.place / "mlflow"
+        folder.mkdir(exist_ok=True)
+        own = f"sqlite:///{folder / 'mlflow.db'}"
+        is_own = not os.environ.get("MLFLOW_TRACKING_URI")
+        self._client = MlflowClient(tracking_uri=own if is_own else None)
+        self._first: str | None = None
+        if run.kept:
+            self._run_id = str(run.kept["run_id"])
+            self._client.update_run(self._run_id, status="RUNNING")
+            return
+        experiment = self._client.get_experiment_by_name(run.project)
+        location = (folder / "artifacts").as_uri() if is_own else None
+        number = experiment.experiment_id if experiment else self._client.create_experiment(run.project, location)
+        self._run_id = self._client.create_run(number, run_name=run.run_id).info.run_id
+        for name, value in run.settings.items():
+            self._client.log_param(self._run_id, name, value)
+
+    def last_round(self) -> int | None:
+        history = self._client.get_metric_history(self._run_id, "validation/accuracy")
+        return max((metric.step for metric in history), default=None)
+
+    def keep(self) -> dict[str, Any]:
+        return {"run_id": self._run_id}
+
+    def log(self, number: int, numbers: Mapping[str, float], at: float) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [Metric(name, value, int(at * 1000), number) for name, value in numbers.items()]
+        self._client.log_batch(self._run_id, metrics)
+
+    def close(self, *, succeeded: bool) -> None:
+        self._client.set_terminated(self._run_id, "FINISHED" if succeeded else "FAILED")
+
+
+_TRACKERS: dict[Tracker, Callable[[TrackedRun], Tracking]] = {
+    "tensorboard": _TensorBoard,
+    "trackio": _Trackio,
+    "wandb": _Wandb,
+    "mlflow": _Mlflow,
+}
+
+
+def opened(tracker: Tracker, run: TrackedRun) -> Tracking:
+    """Open a run in a tracker, or go on with it. Raises whatever the library raises."""
+    return _TRACKERS[tracker](run)
+
+
+def environment(place: Path) -> dict[str, str]:
+    """Return the variables under which a tracker's process runs: the user's own, and where they say nothing, ours.
+
+    Ours keep everything in the run folder and off the network: no login is used and no use is reported to anybody.
+    """
+    ours = {
+        "TRACKIO_DIR": str(place / "trackio"),
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(place),
+        "WANDB_ERROR_REPORTING": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "true",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "GRADIO_ANALYTICS_ENABLED": "False",
+    }
+    return ours | dict(os.environ)
