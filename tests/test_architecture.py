@@ -92,8 +92,21 @@ def test_torch_stays_in_the_engine(path):
         "import ratchet.service.datasets, ratchet.service.metrics",
         "import ratchet.readiness, ratchet.datasets.tokens",
         "import ratchet.supervisor, ratchet.server",
+        "import ratchet.service.plans, ratchet.service.following, ratchet.service.history, ratchet.service.lifecycle",
+        "import ratchet.cli.plan, ratchet.cli.watch, ratchet.cli.rounds, ratchet.cli.lifecycle, ratchet.cli.live",
     ],
-    ids=["import", "settings", "help", "service", "data and verifiers", "datasets and metrics", "readiness", "keeper"],
+    ids=[
+        "import",
+        "settings",
+        "help",
+        "service",
+        "data and verifiers",
+        "datasets and metrics",
+        "readiness",
+        "keeper",
+        "plans and runs",
+        "commands",
+    ],
 )
 def test_starting_up_loads_neither_torch_nor_a_web_framework(code):
     heavy = (
@@ -127,8 +140,23 @@ def test_openmp_is_told_to_wait_passively_before_torch_loads(first):
     assert done.stdout.splitlines() == ["policy PASSIVE"]
 
 
-@pytest.mark.parametrize("command", ["data list", "metric list", "data show nothing", "adapters list"])
-def test_commands_for_data_and_metrics_do_not_load_torch(command):
+@pytest.mark.parametrize(
+    "command",
+    [
+        "data list",
+        "metric list",
+        "data show nothing",
+        "adapters list",
+        "plan --source math_pairs --max-answer-tokens 64",
+        "runs watch nothing",
+        "runs rounds nothing",
+        "runs log nothing",
+        "runs samples nothing",
+        "runs duplicate nothing",
+        "runs drop nothing",
+    ],
+)
+def test_commands_that_train_nothing_do_not_load_torch(command):
     code = (
         "import sys\nfrom ratchet.cli import ratchet\n"
         f"try:\n    ratchet.main({command.split()!r}, standalone_mode=False)\n"

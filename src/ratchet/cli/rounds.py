@@ -54,9 +54,9 @@ def _rounds(run_or_folder: str, as_csv: bool, export: Path | None, as_json: bool
         console.print(f"Run {summary.run} has no finished round yet.")
         return
     console.print(_table(summary.records))
-    console.print("* the round that is kept; learns from: prompts whose answers scored differently")
-    console.print("unread: answers that could not be parsed; failed: those on which the metric failed")
-    console.print("last column: seconds of sampling, of grading after it, of the update, of validation")
+    console.print("* kept; learns from: prompts whose answers scored differently")
+    console.print("unread: answers that could not be parsed; failed: the metric failed on them")
+    console.print("last column: seconds of sampling, grading after it, update and validation")
     if export is not None:
         console.print(f"Written to {export}")
 

@@ -29,7 +29,7 @@ class Anatomy:
         shape: What decides how much a token takes.
         linear: In the trunk's linear layers, which get an adapter.
         stacked: Of these, in queries, keys and values, gate and up, which our own decoder keeps stacked.
-        experts: In the experts of a mixture, which get none.
+        experts: In the experts of a mixture and its routers, which get one too.
         embedding: In the token embeddings.
         head: In the output layer; 0 where it shares the embeddings.
         rest: In norms and biases.
@@ -106,16 +106,21 @@ def _read(text: Mapping[str, Any], settings: Mapping[str, Any], width: int) -> A
     shape = Shape(layers, hidden, inner, text["vocab_size"], cached, attended, width)
     tied = text.get("tie_word_embeddings", settings.get("tie_word_embeddings", True))
     embedding = text["vocab_size"] * hidden
+    adapter, mixture = sum(inputs + outputs for inputs, outputs in linear), 0
+    if experts > 1:
+        mixture = experts * 3 * hidden * expert_inner + hidden * experts
+        # PEFT gives gate and up, which are stored as one, twice the rank, and each expert factors of its own.
+        adapter += experts * (2 * (hidden + 2 * expert_inner) + expert_inner + hidden) + hidden + experts
     return Anatomy(
         shape=shape,
         linear=layers * total,
         stacked=layers * (hidden * (attended + cached) + (2 * hidden * inner if experts <= 1 else 0)),
-        experts=layers * experts * 3 * hidden * expert_inner if experts > 1 else 0,
+        experts=layers * mixture,
         embedding=embedding,
         head=0 if tied else embedding,
         rest=(2 * layers + 1) * hidden,
         rows=layers * sum(outputs for _, outputs in linear),
-        adapter_per_rank=layers * sum(inputs + outputs for inputs, outputs in linear),
+        adapter_per_rank=layers * adapter,
         experts_count=experts,
         decoder_fits=_decoder_fits(text, kind, head_width),
     )

@@ -169,15 +169,14 @@ def _load(asked: Asked, anatomy: Anatomy, kind: DeviceKind) -> Load:
     config = asked.config
     own_decoder = kind == "cpu" and anatomy.decoder_fits and config.quantization == "none"
     shape = replace(anatomy.shape, own_decoder=own_decoder)
-    merged = 0
-    if config.quantization == "none":
-        # Our own decoder lays out a copy of the output layer as well.
-        head = anatomy.embedding if own_decoder else 0
-        merged = (anatomy.linear + head) * shape.width
+    # Nothing can be added into quantized weights; experts are not quantized. Our own decoder lays out a copy of the
+    # output layer as well.
+    merged = anatomy.experts + (anatomy.linear if config.quantization == "none" else 0)
+    merged += anatomy.embedding if own_decoder else 0
     return Load(
         shape=shape,
         weight_bytes=anatomy.weight_bytes(config.quantization),
-        merged_bytes=merged,
+        merged_bytes=merged * shape.width,
         adapter_weights=anatomy.adapter_per_rank * config.lora.rank,
         longest_prompt=asked.longest_prompt,
         longest_answer=config.rl.max_answer_tokens,

@@ -28,7 +28,9 @@ _SECTIONS = {"learned": "update", "watch_failures": "watch_failed", "failures": 
 def numbers_of(record: RoundRecord) -> dict[str, float]:
     """Return a round's numbers by name, such as ``reward``, ``validation/accuracy`` and ``update/loss``."""
     found = dict(_numbers("", record.model_dump(mode="json", exclude=_LEFT_OUT)))
-    found["best/round"], found["best/accuracy"] = float(record.best_round), record.best_accuracy
+    found["best/round"] = float(record.best_round)
+    if record.best_accuracy is not None:
+        found["best/accuracy"] = record.best_accuracy
     if record.groups:
         found["signal"] = record.signal_fraction
     return {_name(name): value for name, value in found.items() if isfinite(value)}
