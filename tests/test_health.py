@@ -75,7 +75,7 @@ def test_it_is_said_when_it_is_too_early_and_not_longer():
     records, config = records_of(case), config_of(case)
     assert examine(records[:1], config).too_early.startswith("Too early to say anything: 0 rounds are done")
     assert examine(records[:2], config).too_early.startswith("Too early to say anything: 1 round is done")
-    assert examine(records[:4], config).too_early.startswith("Too early for trends: 3 rounds are done")
+    assert examine(records[:4], config).too_early.startswith("Too early for a diagnosis by trends: 3 rounds are done")
     assert examine(records[:9], config).too_early == ""
 
 

@@ -169,7 +169,7 @@ def _too_early(rounds: int) -> str:
     done = f"{rounds} {'round is' if rounds == 1 else 'rounds are'} done"
     if rounds < FEWEST_FOR_SHARES:
         return f"Too early to say anything: {done}, and the first look is after {FEWEST_FOR_SHARES}."
-    return f"Too early for trends: {done}, and they are judged from {FEWEST_FOR_TRENDS} on."
+    return f"Too early for a diagnosis by trends: {done}, and it takes {FEWEST_FOR_TRENDS}."
 
 
 def _curve(run: _Run, name: str) -> _Points:

@@ -90,7 +90,7 @@ def _tell_event(console: Any, run: "Followed", event: dict[str, Any]) -> None:
         record = RoundRecord.model_validate(event["record"])
         is_news = run.is_at_work and record.round == run.records[-1].round and not console.is_terminal
         left = _left(run, now()) if is_news else ""
-        console.print(round_line(record, run.rounds) + (f"  {left}" if left else ""))
+        console.print(round_line(record, run.rounds, run.config.limits.currency) + (f"  {left}" if left else ""))
 
 
 def _left(run: "Followed", at: Any) -> str:
