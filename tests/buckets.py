@@ -2,14 +2,15 @@
 
 import http.client
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 
-import boto3
 import pytest
 
 from .databases import without_server
@@ -23,9 +24,7 @@ class BucketServer:
 
     def __init__(self, log):
         self._log = log
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = _free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self._process = None
         self.start()
@@ -70,10 +69,21 @@ class BucketServer:
 
     def client(self):
         """Another program's access to the same server."""
+        import boto3  # here, since the tests with vLLM have an environment without it
+
         return boto3.client("s3", endpoint_url=self.address, **KEYS)
 
     def names(self):
         return sorted(one["Key"] for one in self.client().list_objects_v2(Bucket="runs").get("Contents", []))
+
+
+def _free_port():
+    """Return a port that the system gives nobody for a connection of theirs: while the server is down it stays free."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,7 @@ def test_torch_stays_in_the_engine(path):
         "import ratchet.supervisor, ratchet.server",
         "import ratchet.service.plans, ratchet.service.following, ratchet.service.history, ratchet.service.lifecycle",
         "import ratchet.cli.plan, ratchet.cli.watch, ratchet.cli.rounds, ratchet.cli.lifecycle, ratchet.cli.live",
+        "import ratchet.store, ratchet.store.artifacts, ratchet.service.artifacts",
     ],
     ids=[
         "import",
@@ -106,6 +107,7 @@ def test_torch_stays_in_the_engine(path):
         "keeper",
         "plans and runs",
         "commands",
+        "artifacts",
     ],
 )
 def test_starting_up_loads_neither_torch_nor_a_web_framework(code):

@@ -58,7 +58,7 @@ def advice_on_rate(config: RunConfig, model_parameters: int) -> str | None:
 def _on_preset(config: RunConfig) -> list[str]:
     if config.preset is None or config.rate != PRESETS[config.preset].learning_rate:
         return []
-    low, high = _USUAL_RATES
+    low, high = _USUAL_RATES[config.objective]
     return [
         f"Learning rate is {config.rate:g} by the preset {config.preset}. For LoRA on models above 100 million "
         f"parameters {low:g} to {high:g} is usual: twenty steps at 5e-06 hardly move such an adapter."

@@ -163,7 +163,7 @@ def laid_over(config: RunConfig, changes: Mapping[str, str]) -> RunConfig:
     """Return stored settings with changes, by key, laid over them.
 
     Stored settings are filled in. What was filled in because of a setting that changes is left open again, so that it
-    follows the new one: the clip bounds of a loss, the learning rate of an objective, the verifier of a source.
+    follows the new one: the clip bounds of a loss, the learning rate of an objective, the verifier of a source, the rank of an adapter.
 
     Raises:
         InvalidSetting: a change cannot be made.
@@ -181,6 +181,8 @@ def laid_over(config: RunConfig, changes: Mapping[str, str]) -> RunConfig:
             del settings[section]
     elif any(key.startswith("data.") for key in keys) and settings["data"].get("content_hash"):
         settings["data"]["content_hash"] = ""
+    if "start_from.adapter" in keys:  # rank and alpha are those of the new source
+        del settings["start_from"], settings["lora"]
     kind = config.verifier.kind if config.verifier else None
     if "verifier" in settings and keys.get("verifier.kind", kind) != kind:
         settings["verifier"] = {}

@@ -53,14 +53,14 @@ def new_run(
     folder = RunFolder.create(config, out, confirmation, kind)
     try:
         with open_store() as store:
-            _register(store, folder, is_kept=is_kept)
+            register(store, folder, is_kept=is_kept)
     except BaseException:
         folder.undo_create()
         raise
     return folder
 
 
-def _register(store: "RunStore", folder: RunFolder, *, is_kept: bool) -> "StoredRun":
+def register(store: "RunStore", folder: RunFolder, *, is_kept: bool) -> "StoredRun":
     """Enter a run that was just made: in the keeper's queue, or worked on by this process.
 
     Raises:

@@ -162,11 +162,13 @@ def _s3(fsspec: Any) -> Any:
     retries = {"max_attempts": _ATTEMPTS, "mode": "standard"}
     config = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS, "retries": retries}
     try:
-        return fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False, config_kwargs=config)
+        made = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False, config_kwargs=config)
     except ImportError as error:
         raise InvalidSetting(
             f"{VARIABLE} names a bucket, which needs the package s3fs. Install it with pip install 'ratchet-rl[s3]'."
         ) from error
+    made.retries = 1  # s3fs would make all of these attempts five times, eight minutes where nothing answers
+    return made
 
 
 def _abandon(target: Any) -> None:
