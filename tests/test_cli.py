@@ -401,7 +401,7 @@ def test_a_run_is_shown_by_id_and_by_folder(demo_home, ratchet_command):
 def test_samples_of_a_round_are_shown_and_the_last_by_default(demo_home, ratchet_command):
     code, out, _ = ratchet_command("runs", "samples", demo_home.run_id, "--json")
     shown = json.loads(out)
-    assert (code, shown["title"], len(shown["prompts"])) == (0, "round 2", 3)
+    assert (code, shown["title"], len(shown["prompts"])) == (0, "round 2", 4)
     assert {"text", "reward", "outcome"} <= set(shown["prompts"][0]["answers"][0])
     code, out, _ = ratchet_command("runs", "samples", demo_home.run_id, "--round", "1", "--prompts", "1")
     assert out.startswith("Samples of round 1\n")

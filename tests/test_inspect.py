@@ -221,9 +221,8 @@ def test_a_folder_made_by_hand_is_not_begun_by_a_resume_or_by_the_worker(tmp_pat
     folder = RunFolder.create(build(SMALL).resolved(), tmp_path / "run")
     with pytest.raises(Conflict, match="nobody has confirmed the report of its verifier"):
         service.resume(str(folder.path))
-    monkeypatch.setattr(sys, "argv", ["ratchet.worker", str(folder.path)])
-    assert main() == 1
-    assert list(folder.events()) == []
+    assert main([str(folder.path)]) == 1
+    assert [event["event"] for event in folder.events()] == ["refused"]
 
 
 def closeness(answer, ground_truth):

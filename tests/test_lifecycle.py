@@ -109,10 +109,10 @@ def test_a_draft_is_saved_launched_and_used_up(tmp_path):
     assert again.config.seed == 6
     made = lifecycle.launching(draft.id)
     folder = RunFolder.create(made.config, tmp_path / "launched")
-    lifecycle.made(made.origin, Launch("cpu", None, "", folder.path))
+    lifecycle.made(made.origin, Launch("cpu", None, None, "", folder.path, made.config))
     assert [one.id for one in drafts()] == [again.id]
     with pytest.raises(Conflict, match="launched or dropped meanwhile"):
-        lifecycle.made(made.origin, Launch("cpu", None, "", folder.path))
+        lifecycle.made(made.origin, Launch("cpu", None, None, "", folder.path, made.config))
     with pytest.raises(NotFound):
         lifecycle.launching(draft.id)
     lifecycle.drop(again.id)

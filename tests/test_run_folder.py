@@ -1,6 +1,7 @@
 """The run folder: what is written survives a kill at any moment, and a full disk ends a run in good order."""
 
 import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ratchet import run_folder, service
+from ratchet import run_lock, service
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, DiskFull, NotFound
 from ratchet.files import check_room, disk_full_as_error, ratchet_home, write_atomically
@@ -309,9 +310,9 @@ def test_asking_whether_a_run_is_at_work_writes_nothing(folder):
 def test_somebody_asking_whether_a_run_is_at_work_does_not_keep_it_from_starting(folder, monkeypatch):
     with folder.locked():
         pass
-    asking = folder._lock_path.open()
-    assert run_folder._taken(asking, run_folder.fcntl.LOCK_SH)
-    monkeypatch.setattr(run_folder.time, "sleep", lambda seconds: asking.close())
+    asking = folder.lock_path.open()
+    fcntl.flock(asking, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    monkeypatch.setattr(run_lock.time, "sleep", lambda seconds: asking.close())
     with folder.locked():
         pass
 

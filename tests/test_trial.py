@@ -40,7 +40,8 @@ def made(tmp_path_factory):
 def test_a_trial_needs_no_confirmed_report_and_leaves_no_adapter_to_start_from(made):
     assert (made.status, made.ending) == ("completed", "all_rounds")
     names = {path.name for path in made.folder.iterdir()}
-    assert names == {".lock", "config.json", "events.jsonl", "rollouts", "run.json", "run.log", "trial.json"}
+    kept = {"config.json", "events.jsonl", "heartbeat.json", "rollouts", "run.json", "run.log", "trial.json"}
+    assert names == {".lock", *kept}
     folder = RunFolder(made.folder)
     assert folder.kind == "trial"
     assert ended(folder)["adapter_sha256"] is None
@@ -97,7 +98,7 @@ def test_no_text_of_a_prompt_or_an_answer_is_in_report_journal_or_log(made):
 def test_an_ended_trial_cannot_be_gone_on_with(made):
     with pytest.raises(Conflict, match="keeps nothing"):
         ratchet.resume(made.folder)
-    with pytest.raises(Conflict, match="has ended"):
+    with pytest.raises(Conflict, match="was a trial"):
         worker.run(RunFolder(made.folder))
 
 
@@ -250,7 +251,7 @@ def test_only_a_trial_can_be_shown_again_or_compared_with(tmp_path, wanted):
 def test_a_trial_that_has_not_ended_is_no_trial_to_show(tmp_path):
     folder = RunFolder.create(small(), tmp_path / "trial", kind="trial")
     with pytest.raises(NotFound, match="has not ended"):
-        service.find_trial(folder.run_id)
+        service.find_trial(str(folder.path))
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

@@ -11,6 +11,7 @@ import pytest
 from ratchet import worker
 from ratchet.engine.budget import TimeBudget
 from ratchet.errors import Conflict, InvalidSetting, NotFound
+from ratchet.records import RoundRecord, Seconds, Validation
 from ratchet.run_folder import RunFolder
 from ratchet.service.artifacts import fetch_run, upload_run
 from ratchet.service.readiness import check_run
@@ -31,6 +32,11 @@ def session(tmp_path):
     return made
 
 
+def a_round(number):
+    validation = Validation(prompts=1, accuracy=0.5, reward=0.5, outcomes={"graded": 1})
+    return RoundRecord(round=number, validation=validation, best_round=1, best_accuracy=0.5, seconds=Seconds())
+
+
 def finish_round(session, number, size=1000):
     """Write what a round writes, and its event."""
     folder = session.folder
@@ -38,7 +44,7 @@ def finish_round(session, number, size=1000):
     folder.checkpoint_path.write_bytes(b"%d" % number * size)
     folder.stage_adapter({"adapter_model.safetensors": b"best of %d" % number, "adapter_config.json": b"{}"})
     folder.put_adapter()
-    session.event("round", record={"round": number})
+    session.event("round", record=a_round(number).model_dump())
 
 
 def close(session, finish):

@@ -57,8 +57,8 @@ def test_ground_truths_that_it_cannot_check_are_named_by_row():
     report.close()
     assert [type(fault) for fault in report.faults] == [IncompatibleData, IncompatibleData]
     told = [str(fault) for fault in report.faults]
-    assert "32 of 32 training rows have a reference that the watch metric cannot check: row 1: " in told[0]
-    assert "6 of 6 validation rows have a reference that the watch metric cannot check: row " in told[1]
+    assert "32 of 32 training rows have a reference that the watch metric cannot check: rows 1, 2, " in told[0]
+    assert "6 of 6 validation rows have a reference that the watch metric cannot check: rows 1, 2, " in told[1]
 
 
 def test_a_metric_is_tried_before_the_model_loads():

@@ -91,7 +91,9 @@ def _closing_event(
         highest_reward=planned.get("highest_reward"),
         seconds=max([event.get("seconds", 0.0) for event in events if event["event"] == "ended"], default=0.0),
     )
-    return {**result.model_dump(exclude={"run", "folder", "adapter"}), "adapter_sha256": checksum}
+    sent = str(_last(events, "ended").get("artifacts", ""))  # by an earlier session: nothing is sent from outside
+    fields = result.model_dump(exclude={"run", "folder", "adapter"})
+    return {**fields, "adapter_sha256": checksum, "artifacts": sent}
 
 
 def _kept(events: list[dict[str, Any]], records: list[RoundRecord], checksum: str | None) -> str:

@@ -122,7 +122,8 @@ class RunFolder:
             with disk_full_as_error(path):
                 folder.rollouts_path.mkdir(parents=True, mode=0o700)
         except OSError as error:
-            raise Conflict(f"The run folder {path} cannot be made: {error.strerror}. Choose another --out.") from error
+            advice = OUT_ADVICE if out else _HOME_ADVICE
+            raise Conflict(f"The run folder {path} cannot be made: {error.strerror}. {advice}") from error
         folder._is_new_place = is_new
         # Paths in the settings may be relative: whoever works on the run later does so from the same place.
         record: dict[str, Any] = {

@@ -163,7 +163,8 @@ def laid_over(config: RunConfig, changes: Mapping[str, str]) -> RunConfig:
     """Return stored settings with changes, by key, laid over them.
 
     Stored settings are filled in. What was filled in because of a setting that changes is left open again, so that it
-    follows the new one: the clip bounds of a loss, the learning rate of an objective, the verifier of a source, the rank of an adapter.
+    follows the new one: the clip bounds of a loss, the learning rate of an objective, the verifier of a source, the
+    rank of an adapter.
 
     Raises:
         InvalidSetting: a change cannot be made.

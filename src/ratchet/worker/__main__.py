@@ -14,7 +14,11 @@ from ratchet.worker.closing import places_of
 
 def main(arguments: list[str]) -> int:
     """Return the exit code."""
-    folder = RunFolder.at(arguments[0])
+    try:
+        folder = RunFolder.at(arguments[0])
+    except (RatchetError, IndexError) as error:
+        sys.stderr.write(f"Error: {error if isinstance(error, RatchetError) else 'Name the folder of a run.'}\n")
+        return 1
     lock = int(arguments[1]) if len(arguments) > 1 else None
     events_before = len(list(folder.events()))
     try:

@@ -170,6 +170,6 @@ def _closed(session: Session, report: TrialReport, ending: Ending, message: str)
         rounds_done=0,
         seconds=round(session.budget.elapsed, 3),
     )
-    session.event("ended", **result.model_dump(exclude={"run", "folder", "adapter"}), adapter_sha256=None)
+    session.ended(**result.model_dump(exclude={"run", "folder", "adapter"}), adapter_sha256=None)
     folder.log(f"trial ended ending={ending} seconds={result.seconds}")
     return result
