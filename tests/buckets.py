@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from .databases import without_server
+from .databases import bound_to_us, without_server
 
 _ASK_SECONDS, _START_SECONDS = 0.05, 60
 KEYS = {"aws_access_key_id": "tester", "aws_secret_access_key": "hunter2", "region_name": "us-east-1"}
@@ -30,11 +30,12 @@ class BucketServer:
         self.start()
 
     def start(self):
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True)
+        command = bound_to_us([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", self.port], "KILL")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, start_new_session=True
+        )
         deadline = time.monotonic() + _START_SECONDS
         while not self._answers():
-            assert self._process.poll() is None, "the S3 server has ended"
             assert time.monotonic() < deadline, "the S3 server does not start"
             time.sleep(_ASK_SECONDS)
         self.client().create_bucket(Bucket="runs")
@@ -55,6 +56,7 @@ class BucketServer:
     def kill(self):
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(20)
+        self._process.stdin.close()
 
     def check_keys(self):
         """From now on refuse whoever has no account; nobody has one."""

@@ -7,7 +7,6 @@ import itertools
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -34,6 +33,11 @@ def _programs():
         return found[-1]
     initdb = shutil.which("initdb")
     return Path(initdb).parent if initdb else without_server("PostgreSQL", "apt install postgresql")
+
+
+def bound_to_us(command, signal):
+    """Return the command of a server that gets a signal when our end of its input closes, as it does when we die."""
+    return ["sh", "-c", f'"$@" & read gone; kill -{signal} $!; wait $!', "sh", *map(str, command)]
 
 
 class Server:
@@ -83,20 +87,18 @@ class Server:
         }
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", "data", *flags], stdout=log, stderr=log, **self._options()
-            )
+            command = bound_to_us([self._programs / "postgres", "-D", "data", *flags], "INT")
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, **self._options())
         deadline = time.monotonic() + _START_SECONDS
         while subprocess.run(
             [self._programs / "pg_isready", "-q", "-h", self.folder], check=False, timeout=_START_SECONDS
         ).returncode:
-            assert self._process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < deadline, "the server does not start"
+            assert time.monotonic() < deadline, (self.folder / "log").read_text()
             time.sleep(_ASK_SECONDS)
 
     def stop(self):
         """Stop it; connections break."""
-        self._process.send_signal(signal.SIGINT)
+        self._process.stdin.close()
         self._process.wait(_START_SECONDS)
 
     def psql(self, statement, database="postgres"):
