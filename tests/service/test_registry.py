@@ -16,7 +16,7 @@ from ratchet.service.registry import bring_up_to_date, find_run, open_store, reg
 from ratchet.store import Database, RunStore
 
 ENDED = {"status": "completed", "ending": "all_rounds", "message": "Done.", "seconds": 2.0}
-CONFIRMED = {"key": "confirmed elsewhere"}
+CONFIRMED = {"key": "k", "by": "tester", "at": "2026-11-30T00:00:00+00:00", "how": "flag"}
 
 
 def made(place=None, *, is_kept=False, is_registered=True, **settings):
@@ -80,12 +80,13 @@ def test_a_run_in_the_home_is_found_by_id_though_no_database_knows_it():
 
 def test_a_run_that_was_moved_is_found_by_id_once_it_was_opened_by_path(tmp_path):
     folder = made(tmp_path / "run")
+    run_id = folder.run_id
     folder.path.rename(tmp_path / "moved")
     with pytest.raises(NotFound, match="holds no run any more"):
-        find_run(folder.run_id)
+        find_run(run_id)
     assert listed() == []
     moved = find_run(str(tmp_path / "moved"))
-    assert find_run(moved.run_id).path == tmp_path / "moved"
+    assert find_run(run_id).path == find_run(moved.run_id).path == tmp_path / "moved"
 
 
 def test_opening_a_copy_leaves_the_database_at_the_original(tmp_path):

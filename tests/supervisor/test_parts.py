@@ -64,7 +64,8 @@ def test_a_process_that_ended_and_is_not_waited_for_is_not_alive(sleeper):
 def test_what_is_left_of_a_group_is_ended_though_its_leader_is_gone(tmp_path):
     code = (
         "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "child = subprocess.Popen(sleep, stdout=subprocess.DEVNULL)\n"
         "print(child.pid)"
     )
     leader = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE, text=True)
