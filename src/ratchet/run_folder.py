@@ -113,7 +113,8 @@ class RunFolder:
         """
         created = datetime.now(UTC)
         run_id = new_run_id(created)
-        path = resolved(out) if out else resolved(ratchet_home() / "runs" / run_id, _HOME_ADVICE)
+        advice = OUT_ADVICE if out else _HOME_ADVICE
+        path = resolved(out or ratchet_home() / "runs" / run_id, advice)
         folder = cls(path)
         cls.refuse_taken(path)
         start = start_of(config.start_from)
@@ -122,7 +123,6 @@ class RunFolder:
             with disk_full_as_error(path):
                 folder.rollouts_path.mkdir(parents=True, mode=0o700)
         except OSError as error:
-            advice = OUT_ADVICE if out else _HOME_ADVICE
             raise Conflict(f"The run folder {path} cannot be made: {error.strerror}. {advice}") from error
         folder._is_new_place = is_new
         # Paths in the settings may be relative: whoever works on the run later does so from the same place.
