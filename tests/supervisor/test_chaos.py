@@ -75,10 +75,10 @@ def queue(store, config, path, folders):
     return register(store, folder, is_kept=True)
 
 
-def database_says(question):
-    # Opened anew for each question: the database is everybody's, and this process has no part in the play.
+@pytest.fixture
+def store(each_database):
     with closing(Database()) as database:
-        return question(RunStore(database))
+        yield RunStore(database)
 
 
 def waited_for(is_so, seconds):
@@ -88,24 +88,22 @@ def waited_for(is_so, seconds):
         time.sleep(0.1)
 
 
-def all_ended():
-    return not database_says(lambda store: store.all(statuses=["queued", *AT_WORK]))
+def ended(store):
+    """Return a function that tells whether all runs have ended."""
+    return lambda: not store.all(statuses=["queued", *AT_WORK])
 
 
-def undisturbed(nursery, configs, place, folders):
+def undisturbed(nursery, store, configs, place, folders):
     """Return the folders of runs that nobody kills."""
-    started = [
-        database_says(lambda store, n=n, config=config: queue(store, config, place / str(n), folders))
-        for n, config in enumerate(configs)
-    ]
+    started = [queue(store, config, place / str(n), folders) for n, config in enumerate(configs)]
     keeper = nursery.keeper()
-    waited_for(all_ended, 120)
+    waited_for(ended(store), 120)
     keeper.signal(signal.SIGTERM)
     waited_for(lambda: not keeper.is_alive(), 20)
     return [RunFolder(run.folder) for run in started]
 
 
-def kill_at_random(nursery, folders, chance):
+def kill_at_random(nursery, folders, chance, all_ended):
     """Kill workers, keepers and both until there were enough kills or everything has ended; count them by kind."""
     kills = Counter()
     keeper = nursery.keeper()
@@ -154,31 +152,27 @@ def check(store, run, folder, twin, rounds):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_runs_whose_workers_and_keeper_are_killed_at_random_end_as_if_nobody_had(
-    each_database, tmp_path, nursery, run_folders
-):
+def test_runs_whose_workers_and_keeper_are_killed_at_random_end_as_if_nobody_had(store, tmp_path, nursery, run_folders):
     configs = [scripted_config(tmp_path / "rows", seed) for seed in range(SEEDS)] + [small(rounds=2).resolved()]
-    twins = undisturbed(nursery, configs, tmp_path / "twins", run_folders)
+    twins = undisturbed(nursery, store, configs, tmp_path / "twins", run_folders)
     chosen = [configs[n % SEEDS] for n in range(SCRIPTED)] + [configs[-1]] * TINY
     order = list(range(len(chosen)))
     chance = random.Random(5)
     chance.shuffle(order)
     folders = []
     for n in order:
-        database_says(lambda store, n=n: queue(store, chosen[n], tmp_path / "runs" / str(n), folders))
+        queue(store, chosen[n], tmp_path / "runs" / str(n), folders)
     run_folders += folders
-    keeper, kills = kill_at_random(nursery, folders, chance)
-    waited_for(all_ended, 300)
+    keeper, kills = kill_at_random(nursery, folders, chance, ended(store))
+    waited_for(ended(store), 300)
     keeper.signal(signal.SIGTERM)
     waited_for(lambda: not keeper.is_alive(), 20)
     assert min(kills["worker"], kills["keeper"]) >= KILLS / 5, kills
-    with closing(Database()) as database:
-        store = RunStore(database)
-        runs = {run.folder: run for run in store.all() if run.folder.parent == tmp_path / "runs"}
-        assert len(runs) == len(store.all()) - len(twins) == SCRIPTED + TINY  # none lost, none doubled
-        for n, config in enumerate(chosen):
-            folder = RunFolder(tmp_path / "runs" / str(n))
-            twin = twins[n % SEEDS if n < SCRIPTED else SEEDS]
-            check(store, runs[folder.path], folder, twin, config.rl.rounds)
+    runs = {run.folder: run for run in store.all() if run.folder.parent == tmp_path / "runs"}
+    assert len(runs) == len(store.all()) - len(twins) == SCRIPTED + TINY  # none lost, none doubled
+    for n, config in enumerate(chosen):
+        folder = RunFolder(tmp_path / "runs" / str(n))
+        twin = twins[n % SEEDS if n < SCRIPTED else SEEDS]
+        check(store, runs[folder.path], folder, twin, config.rl.rounds)
     assert not [folder for folder in folders if folder.holder()]
     assert "Traceback" not in "".join(folder.worker_log_path.read_text() for folder in folders)
