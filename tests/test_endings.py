@@ -356,7 +356,7 @@ def test_out_of_memory_on_a_gpu_simulated_at_the_allocator(phase, said, unsaid, 
     finally:
         for mode in opened:
             mode.__exit__(None, None, None)
-    assert opened
+    assert opened, result.message
     assert (result.status, result.ending, result.rounds_done) == ("stopped_early", "out_of_memory", 1)
     for words in said:
         assert words in result.message

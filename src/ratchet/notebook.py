@@ -73,6 +73,9 @@ def train(
         inspected: Say that you have read the report of the verifier; one is made where there is none.
         override_report: Why to start although the report refuses the run, in three words or more; with ``inspected``.
 
+    A run that hangs in native code, where no exception reaches, is closed after ``limits.stall_minutes`` and ends this
+    process with exit code 4.
+
     Raises:
         Conflict: the report of the verifier is not confirmed, or refuses the run.
         RatchetError: see ``ratchet.errors``; its message says what to do.

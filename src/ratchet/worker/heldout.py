@@ -57,8 +57,9 @@ def _give_up_if(session: Session) -> Callable[[], None]:
     """Return a check for closing work: it may use the time kept for closing, but not pass the limit itself."""
 
     def check() -> None:
+        session.progressed()
         limit = session.budget.limit_seconds
-        if session.stop_asked.is_set() or (limit is not None and session.budget.elapsed >= limit):
+        if session.stalled or session.stop_asked.is_set() or (limit is not None and session.budget.elapsed >= limit):
             raise Interrupted("Closing work was given up.", "stopped")
 
     return check
