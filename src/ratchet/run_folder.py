@@ -128,7 +128,7 @@ class RunFolder:
         # Paths in the settings may be relative: whoever works on the run later does so from the same place.
         record: dict[str, Any] = {
             "id": run_id,
-            "created_at": created.isoformat(timespec="seconds"),
+            "created_at": created.isoformat(timespec="milliseconds"),
             "kind": kind,
             "directory": os.getcwd(),
         }

@@ -49,8 +49,9 @@ def list_adapters() -> list[Adapter]:
     """
     found = []
     with open_store() as store:
-        folders = [RunFolder(run.folder) for run in all_runs(store) if run.folder is not None]
-    for folder in folders:
+        there = {run.folder for run in all_runs(store)}  # which brings the adapters up to date too
+        folders = [one.folder.parent for one in store.adapters.all() if one.folder and one.folder.parent in there]
+    for folder in map(RunFolder, folders):
         try:
             if not why_no_adapter(folder, last_end(folder.path)):
                 found.append(_adapter(folder))

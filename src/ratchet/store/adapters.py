@@ -7,7 +7,6 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from ratchet.errors import NotFound
 from ratchet.store.database import Database
 from ratchet.store.models import Adapter
 
@@ -54,21 +53,10 @@ class AdapterStore:
 
         return self._database.write(work)
 
-    def of_run(self, run: str) -> StoredAdapter:
-        """Return the adapter of a run.
-
-        Raises:
-            NotFound: it has none.
-        """
-
-        def work(session: Session) -> StoredAdapter | None:
-            found = session.scalar(sa.select(Adapter).where(Adapter.run_id == run))
-            return None if found is None else _stored(found)
-
-        found = self._database.read(work)
-        if found is None:
-            raise NotFound(f"Run {run} has no adapter in the database: it has not ended with one.")
-        return found
+    def all(self) -> list[StoredAdapter]:
+        """Return every adapter, that of the run which ended first first."""
+        query = sa.select(Adapter).order_by(Adapter.created_at, Adapter.run_id)
+        return self._database.read(lambda session: [_stored(one) for one in session.scalars(query)])
 
 
 def _stored(row: Adapter) -> StoredAdapter:

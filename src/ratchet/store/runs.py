@@ -19,6 +19,7 @@ from ratchet.config import RunConfig
 from ratchet.errors import Conflict, NotFound
 from ratchet.records import Ending, RoundRecord, RunKind, RunRelation, RunStatus
 from ratchet.run_folder import new_run_id
+from ratchet.store.adapters import AdapterStore
 from ratchet.store.database import Database
 from ratchet.store.models import Run, RunRound
 
@@ -76,10 +77,11 @@ _CHANGEABLE = _FIELDS - {"id", "status"}
 
 
 class RunStore:
-    """All runs, drafts too. Times in changes must have a zone; they come back in UTC."""
+    """All runs, drafts too, and the adapters that they end with. Times have a zone; they come back in UTC."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.adapters = AdapterStore(database)
 
     def add(self, config: RunConfig, *, id: str | None = None, status: RunStatus = "draft", **given: Any) -> StoredRun:
         """Enter a run and return it.

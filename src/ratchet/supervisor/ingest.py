@@ -36,6 +36,21 @@ def ingest(store: "RunStore", run: "StoredRun", folder: RunFolder) -> "StoredRun
         # Whether or not somebody else was first, there may be more by now.
         store.ingest(run.id, run.journal_offset, end, records, target, **changes)
         run = store.get(run.id)
+        if run.adapter_sha256 and run.status in ENDS and run.kind == "full":
+            _enter_adapter(store, run, folder)
+
+
+def _enter_adapter(store: "RunStore", run: "StoredRun", folder: RunFolder) -> None:
+    """Enter the adapter that a run has ended with: again for the same one changes nothing."""
+    fixed = folder.read_run().get("fixed", {})
+    store.adapters.enter(
+        run.id,
+        base_model=run.config.model,
+        revision=str(fixed.get("model_identity", "")),
+        sha256=str(run.adapter_sha256),
+        folder=folder.adapter_path,
+        url=run.artifacts_url,
+    )
 
 
 def _told(
