@@ -93,6 +93,12 @@ def healthy(m):
     m.add("entropy falls as it learns", accuracy=s_curve(0.3, 0.95, 20), entropy=line(1.0, 0.15, 20))
     m.add("entropy falls to little, all but solved", accuracy=s_curve(0.3, 0.97, 30), entropy=s_curve(1.0, 0.05, 30))
     m.add(
+        "little entropy, solved for long",
+        accuracy=then(s_curve(0.3, 0.96, 15), flat(0.96, 25)),
+        entropy=s_curve(1.0, 0.04, 40, 0.2),
+        signal=flat(0.3, 40),
+    )
+    m.add(
         "entropy falls by half, plateau", accuracy=then(s_curve(0.3, 0.6, 15), flat(0.6, 15)), entropy=line(1, 0.5, 30)
     )
     m.add("longer and better", accuracy=line(0.2, 0.7, 24), tokens=line(120, 260, 24))
