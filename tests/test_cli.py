@@ -404,7 +404,7 @@ def test_samples_of_a_round_are_shown_and_the_last_by_default(demo_home, ratchet
     assert (code, shown["title"], len(shown["prompts"])) == (0, "round 2", 4)
     assert {"text", "reward", "outcome"} <= set(shown["prompts"][0]["answers"][0])
     code, out, _ = ratchet_command("runs", "samples", demo_home.run_id, "--round", "1", "--prompts", "1")
-    assert out.startswith("Samples of round 1\n")
+    assert out.startswith("Samples of round 1: 4 prompts\n")
     assert out.count("Reference") == 1
     code, out, _ = ratchet_command("runs", "samples", demo_home.run_id, "--round", "0", "--prompts", "6")
     assert out.startswith("Samples of held-out problems")

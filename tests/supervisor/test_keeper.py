@@ -182,8 +182,8 @@ def test_a_run_that_makes_no_progress_is_killed_and_ended_as_stalled(stage):
     worker = Process.of(stage.workers(0)[0])
     stage.clock.seconds += 91
     keeper.step()  # the first sign that the clock saw was at 0
-    assert not worker.is_alive()
     (run,) = stage.ended(keeper, id)
+    assert not worker.is_alive()
     assert run.ending == "stalled"
     assert run.message.startswith("The run made no progress for more than 1 minutes.")
     assert "raise Stall limit" in run.message
