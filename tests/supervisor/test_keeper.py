@@ -231,9 +231,10 @@ def test_a_worker_that_does_not_stop_is_killed_after_a_while(stage):
 
 
 def test_a_new_keeper_follows_a_live_worker_and_does_not_start_another(stage):
-    id = stage.queue(["started", "round 0", "hang"], WHOLE)
+    id = stage.queue(["started", "child", "round 0", "hang"], WHOLE)
     first = stage.keeper()
     stage.until(first, lambda: stage.store.get(id).rounds_done == 0)
+    child = Process.of(int((stage.folders[0].path / "child").read_text()))
     stage.store.change(id, pid=None, process_started=None)  # as if killed before it wrote down whom it had started
     second = stage.keeper()
     for _ in range(3):
@@ -245,6 +246,7 @@ def test_a_new_keeper_follows_a_live_worker_and_does_not_start_another(stage):
     stage.executor.started[0].wait()  # the keeper that had started it is gone: it is init's to wait for
     assert stage.ended(second, id)[0].status == "completed"
     assert len(stage.workers(0)) == 2
+    stage.until(second, lambda: not child.is_alive())  # what the dead worker had started went with it
 
 
 class Stumbling:
@@ -268,6 +270,19 @@ def test_a_keeper_killed_around_the_start_of_a_worker_neither_loses_nor_doubles_
     (run,) = stage.ended(stage.keeper(), id)
     assert (run.status, run.attempts, len(stage.workers(0))) == ("completed", 0, 1)
     assert run.rounds_done == 2
+
+
+def test_a_keeper_killed_after_it_counted_a_death_does_not_have_it_counted_again(stage):
+    id = stage.queue(["started", "exit 7"], ["started", "hang"])
+    first = stage.keeper()
+    first.step()
+    stage.executor.started[0].wait()
+    first.executor = Stumbling(stage.executor, "before")
+    with pytest.raises(Killed):
+        first.step()
+    second = stage.keeper()
+    stage.until(second, lambda: len(stage.workers(0)) == 2)
+    assert stage.store.get(id).attempts == 1
 
 
 def test_a_run_whose_slot_is_gone_waits_for_another(stage):
