@@ -2,6 +2,8 @@
 
 import re
 
+from ratchet.config import LimitSettings
+
 _HALVES = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -34,3 +36,14 @@ def shown_bytes(count: int | None) -> str:
     if count is None:
         return "?"
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def most_expensive(limits: LimitSettings) -> str | None:
+    """Say what a run may cost at most; None without a price."""
+    if limits.price_per_hour is None:
+        return None
+    price = f"{limits.price_per_hour:g} {limits.currency} an hour"
+    bounds = [limits.cost_cap] if limits.cost_cap is not None else []
+    if limits.time_hours is not None:
+        bounds.append(limits.time_hours * limits.price_per_hour)
+    return f"at most {min(bounds):.2f} {limits.currency}, {price}" if bounds else f"{price}, no limit"

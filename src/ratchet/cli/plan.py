@@ -9,6 +9,7 @@ import click
 from ratchet.cli import exit_code, tell
 from ratchet.cli.flags import SettingsCommand
 from ratchet.cli.train import against_option, json_option, settings_of
+from ratchet.shown import most_expensive
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -85,8 +86,8 @@ def _lines(planned: "Plan") -> dict[str, str]:
     chosen = "" if planned.objective.objective == config.objective else f" (chosen: {config.objective})"
     lines["Objective advised"] = f"{planned.objective.objective}{chosen}. {planned.objective.why}"
     lines["Expected duration"] = "not known before a trial: ratchet trial measures it"
-    if config.limits.price_per_hour is not None:
-        lines["Cost"] = most_it_costs(config.limits)
+    if cost := most_expensive(config.limits):
+        lines["Cost"] = cost
     return lines
 
 
@@ -116,15 +117,6 @@ def what_to_lower(one: "MemoryPlan") -> str:
 def _changed(lower: "Lower") -> str:
     value = f"{lower.value:,}" if isinstance(lower.value, int) else str(lower.value)
     return f"{lower.label} to {value}"
-
-
-def most_it_costs(limits: Any) -> str:
-    """Say what a run may cost at most; there is a price."""
-    price = f"{limits.price_per_hour:g} {limits.currency} an hour"
-    bounds = [limits.cost_cap] if limits.cost_cap is not None else []
-    if limits.time_hours is not None:
-        bounds.append(limits.time_hours * limits.price_per_hour)
-    return f"at most {min(bounds):.2f} {limits.currency} ({price})" if bounds else f"{price}, no limit"
 
 
 def _fields(planned: "Plan", written: Path | None) -> dict[str, Any]:

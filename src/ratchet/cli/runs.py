@@ -12,6 +12,7 @@ from ratchet.records import RunStatus
 
 if TYPE_CHECKING:
     from ratchet.service import ListedRun
+    from ratchet.store import StoredRun
 
 
 _STATUSES = [*get_args(RunStatus), "interrupted"]
@@ -147,7 +148,11 @@ def _score(accuracy: float | None, loss: float | None) -> str:
 
 def _show(run_or_folder: str, as_json: bool) -> None:
     from ratchet import service
+    from ratchet.service.lifecycle import find_draft
 
+    if draft := find_draft(run_or_folder):
+        _show_draft(draft, as_json=as_json)
+        return
     summary = service.summary(run_or_folder)
     if as_json:
         rounds = [record.model_dump(mode="json") for record in summary.records]
@@ -157,6 +162,7 @@ def _show(run_or_folder: str, as_json: bool) -> None:
     from ratchet.cli.console import console_for
     from ratchet.cli.health import print_health
     from ratchet.cli.report import print_summary
+    from ratchet.service.actions import commands as commands_for
 
     console = console_for(as_json)
     print_summary(console, summary)
@@ -166,6 +172,24 @@ def _show(run_or_folder: str, as_json: bool) -> None:
         from ratchet.cli.trial import print_trial
 
         print_trial(console, service.find_trial(run_or_folder).report)
+    ending = summary.ended["ending"] if summary.ended else None
+    for number, command in enumerate(commands_for(summary.run, summary.status, ending, summary.kind)):
+        console.print(f"{'' if number else 'Possible':<9}{command}")
+
+
+def _show_draft(draft: "StoredRun", *, as_json: bool) -> None:
+    """Print the settings of a draft, as a file that train takes, and what can be done with it."""
+    from ratchet.config_text import as_yaml
+    from ratchet.service.actions import commands
+
+    if as_json:
+        told = {"run": draft.id, "status": "draft", "source_run": draft.source_run}
+        click.echo(json.dumps({**told, "config": draft.config.model_dump(mode="json")}))
+        return
+    click.echo(
+        f"# Draft {draft.id}: nothing was started. Possible: {', '.join(commands(draft.id, 'draft', None, 'full'))}"
+    )
+    click.echo(as_yaml(draft.config))
 
 
 def _samples(run_or_folder: str, number: int | None, prompts: int, full: bool, as_json: bool) -> None:

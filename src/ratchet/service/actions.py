@@ -42,13 +42,19 @@ def possible(status: str, ending: Ending | None, kind: RunKind) -> tuple[Action,
     found: list[Action] = []
     if status in _AT_WORK:
         found.append("stop")
-    if status == "interrupted" or (status in ("stopped_early", "failed") and ending in RESUMABLE):
+    is_cut_short = status == "interrupted" or (status in ("stopped_early", "failed") and ending in RESUMABLE)
+    if is_cut_short and kind == "full":
         found.append("resume")
-    if status in ("failed", "cancelled"):
+    if status in ("failed", "cancelled") and kind == "full":
         found.append("retry")
     if status in ("completed", "stopped_early") and kind == "full":
         found.append("continue")
     return *found, "duplicate"
+
+
+def commands(run: str, status: str, ending: Ending | None, kind: RunKind) -> list[str]:
+    """Return the commands for what can be done with a run; arguments as of ``possible``."""
+    return [_COMMANDS[action].format(run) for action in possible(status, ending, kind)]
 
 
 def refuse(action: Action, run: str, status: str, ending: Ending | None, kind: RunKind) -> None:
@@ -62,5 +68,5 @@ def refuse(action: Action, run: str, status: str, ending: Ending | None, kind: R
         return
     state = status.replace("_", " ") + (f" ({ending.replace('_', ' ')})" if ending else "")
     trial = "a trial and is " if kind == "trial" else ""
-    commands = ", ".join(_COMMANDS[one].format(run) for one in allowed)
-    raise Conflict(f"Run {run} is {trial}{state}, so it cannot be {_WORDS[action]}. What is possible: {commands}.")
+    told = ", ".join(commands(run, status, ending, kind))
+    raise Conflict(f"Run {run} is {trial}{state}, so it cannot be {_WORDS[action]}. What is possible: {told}.")

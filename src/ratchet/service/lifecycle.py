@@ -86,7 +86,7 @@ def duplicate(run_or_folder: str, changes: Mapping[str, str]) -> Draft:
         NotFound: there is no such run.
         RatchetError: what the checks of a run found: a draft that could not start is not saved.
     """
-    source = _draft(run_or_folder)
+    source = find_draft(run_or_folder)
     given = source.config if source else _allowed("duplicate", run_or_folder).config
     source_run = source.source_run if source else summary(run_or_folder).run
     return save_draft(laid_over(given, changes), Origin(source_run, "duplicate" if source_run else None))
@@ -115,7 +115,7 @@ def launching(draft: str) -> Made:
         NotFound: there is no such draft.
         Conflict: it is no draft.
     """
-    saved = _draft(draft)
+    saved = find_draft(draft)
     if saved is None:
         found = summary(draft)
         _refuse("launch", found)
@@ -130,7 +130,7 @@ def drop(draft: str) -> None:
         NotFound: there is no such draft.
         Conflict: it is no draft, or was launched meanwhile.
     """
-    if _draft(draft) is None:
+    if find_draft(draft) is None:
         _refuse("drop", summary(draft))
     with open_store() as store:
         if not store.remove_draft(draft):
@@ -208,7 +208,7 @@ def _refuse(action: Action, found: RunSummary) -> None:
     refuse(action, found.run, found.status, found.ended["ending"] if found.ended else None, kind)
 
 
-def _draft(name: str) -> "StoredRun | None":
+def find_draft(name: str) -> "StoredRun | None":
     """Return the draft of this id, None where there is none."""
     with suppress(NotFound), open_store() as store:
         found = store.get(name)

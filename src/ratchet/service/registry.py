@@ -198,12 +198,23 @@ def _adopted(store: "RunStore", folder: RunFolder) -> "StoredRun":
     # What the keeper ran and has no end waits for it, also while its worker lives: the keeper will see that it does.
     status: RunStatus = "queued" if is_kept else "starting"
     queued_at = datetime.now(UTC) if is_kept else None
+    fields |= _source(store, record)
     run = store.add(folder.read_config(), id=record["id"], status=status, queued_at=queued_at, **fields)
     run = ingest(store, run, folder)
     if is_kept and run.status not in ENDS:
         store.move(run.id, AT_WORK, "queued")
         run = store.get(run.id)
     return run
+
+
+def _source(store: "RunStore", record: dict[str, Any]) -> dict[str, Any]:
+    """Return which run this one was made from, by its own record, where the database knows that one."""
+    source = record.get("source") or {}
+    with suppress(NotFound):
+        if source.get("run") and source.get("relation"):
+            store.get(source["run"])
+            return {"source_run": source["run"], "source_relation": source["relation"]}
+    return {}
 
 
 def _make_way(store: "RunStore", place: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ratchet.ancestry import Ancestor
-from ratchet.config import LimitSettings, RunConfig
+from ratchet.config import RunConfig
 from ratchet.errors import RatchetError
 from ratchet.files import damage_as_error
 from ratchet.records import RoundRecord, RunKind, RunResult, RunStatus
@@ -22,6 +22,7 @@ from ratchet.service.readiness import prepared_run
 from ratchet.service.registry import all_runs, bring_up_to_date, find_run, find_stored, new_run, open_store
 from ratchet.service.reports import Ask, confirmed, state
 from ratchet.service.trials import refuse_trial
+from ratchet.shown import most_expensive
 from ratchet.supervisor.ingest import AT_WORK
 
 if TYPE_CHECKING:
@@ -163,19 +164,8 @@ def _made(
         prepared.close()
         raise
     limits = prepared.config.limits
-    launch = Launch(device, limits.time_hours, _most_expensive(limits), report, folder.path, prepared.config)
+    launch = Launch(device, limits.time_hours, most_expensive(limits), report, folder.path, prepared.config)
     return prepared, folder, launch
-
-
-def _most_expensive(limits: LimitSettings) -> str | None:
-    """Say what a run may cost at most; None without a price."""
-    if limits.price_per_hour is None:
-        return None
-    price = f"{limits.price_per_hour:g} {limits.currency} an hour"
-    bounds = [limits.cost_cap] if limits.cost_cap is not None else []
-    if limits.time_hours is not None:
-        bounds.append(limits.time_hours * limits.price_per_hour)
-    return f"at most {min(bounds):.2f} {limits.currency}, {price}" if bounds else f"{price}, no limit"
 
 
 def resume(
