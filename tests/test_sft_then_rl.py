@@ -20,7 +20,7 @@ def test_rl_from_the_adapter_of_sft_begins_at_the_score_of_sft(ratchet_command, 
     )
     assert result.best_accuracy > result.start_accuracy
     rl = {"rounds": 1, "prompts_per_round": 8, "answers_per_prompt": 4, **ANSWERS}
-    settings = {**SFT, "objective": "rl", "data": ROWS, "rl": rl, "start_from": taught.run_id}
+    settings = {**SFT, "objective": "rl", "data": ROWS, "rl": rl, "start_from": str(taught.path)}
     asked = lambda report: service.Consent("python", "the test looks at round 0 alone")  # noqa: E731
     gone_on = service.create_and_train(build(settings), tmp_path / "rl", ask=asked)
     assert gone_on.start_accuracy == result.best_accuracy

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.config import DatasetData, RunConfig
+from ratchet.config import DatasetData, RunConfig, StartSettings
 from ratchet.datasets.benchmarks import Benchmark
 from ratchet.datasets.versions import split_file, versions_home
 from ratchet.errors import Conflict
@@ -50,6 +50,8 @@ def check_run(
     with faults.gathered():
         config = with_source_found(config)
         there.add("start")
+    if "start" not in there:  # said once: what is checked next would say it again
+        config = config.model_copy(update={"start_from": StartSettings()})
     with faults.gathered():
         config = with_version(config)
         there.add("data")
