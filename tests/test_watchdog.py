@@ -126,6 +126,7 @@ worker.run(RunFolder(Path(sys.argv[1])), watch=worker.Watch(on_progress=on_progr
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_in_native_code_is_closed_from_outside_and_its_process_ends(tmp_path):
     folder = RunFolder.create(small(heldout=0), tmp_path / "run")
     done = subprocess.run([sys.executable, "-c", HANGS, str(folder.path)], capture_output=True, text=True, timeout=280)
