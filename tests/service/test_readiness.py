@@ -32,7 +32,7 @@ def test_a_metric_that_is_not_there_either_is_told_beside_it():
 
 
 def test_a_run_to_start_from_that_is_not_there_is_said_once():
-    report = check_run(build({"start_from": "r000000-000000-0000"}))
+    report = check_run(build({"start_from": "r000000-000000-0000", "rl": {"max_answer_tokens": 64}}))
     report.close()
     [fault] = report.faults
     assert str(fault).startswith("There is no adapter to start from at r000000-000000-0000")
