@@ -2,7 +2,7 @@
 
 Kinds: K6 out of memory, K7 NaN or collapse, K8 resume, K9 sampler and trainer disagree, K10 arithmetic of settings, K11
 hang, K12 best checkpoint and evaluation, K13 prompt length, K14 continuing an adapter, K15 logs, disk, comfort. Tests
-that no other file has are at the end of this one. A trouble without a test yet says whose it will be.
+that no other file has are at the end of this one.
 """
 
 import ast
@@ -179,6 +179,22 @@ TROUBLES = [
         ["readiness/test_check.py::test_rows_that_do_not_fit_are_told_for_each_split_beside_ungradable_ones"],
     ),
     (
+        "K12",
+        "a reward of 1.0 while accuracy falls: a task metric apart from the reward is wanted",
+        [
+            "test_watch.py::test_planted_reward_hacking_is_diagnosed_in_a_real_run_with_both_curves",
+            "test_health.py::test_reward_hacking_names_both_curves_with_first_and_last_values",
+        ],
+    ),
+    (
+        "K14",
+        "an adapter that is gone on from, reloaded or merged behaves unlike training",
+        [
+            "test_start_runs.py::test_greedy_outputs_in_training_reloaded_and_merged_are_the_same",
+            "test_start_runs.py::test_round_0_is_the_sources_best_round_in_every_number",
+        ],
+    ),
+    (
         "K15",
         "answers are logged elsewhere only, or the wrong ones, or so many that they slow the run",
         [
@@ -220,8 +236,7 @@ def test_every_trouble_has_tests_that_are_there(trouble):
 
 
 def test_every_kind_is_in_the_table():
-    # K14, continuing an adapter, and the watch metric of K12 come with the parts that start from one and measure two.
-    assert {kind for kind, _, _ in TROUBLES} | {"K14"} == {f"K{number}" for number in range(6, 16)}
+    assert {kind for kind, _, _ in TROUBLES} == {f"K{number}" for number in range(6, 16)}
 
 
 def live_bytes():
