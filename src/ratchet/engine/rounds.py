@@ -101,7 +101,11 @@ def train(
             so far stand.
     """
     check = checker(why_stop)
-    progress = resumed or _round_zero(config, engine, task, report, check)
+
+    def validated() -> Validation:
+        return score(engine.sampler, task.grader, task.validation, config.rl.max_answer_tokens, check)[0]
+
+    progress = resumed or round_zero(engine, task, report, validated)
     for number in range(progress.rounds_done + 1, number_of_rounds(config, len(task.encoded)) + 1):
         # Here and not where a round ends: a run killed just after its last round resumes to the same ending.
         if ending := _early_ending(config, progress.records):
@@ -116,7 +120,7 @@ def train(
         engine.sampler.rest()
         learned = update(engine.learner, informative, check)
         updated_at = perf_counter()
-        validation, _ = score(engine.sampler, task.grader, task.validation, config.rl.max_answer_tokens, check)
+        validation = validated()
         ended = perf_counter()
         timing = Seconds(
             sampling=seconds.sampling,
@@ -126,15 +130,7 @@ def train(
             total=ended - started,
         )
         record = _record(number, groups, len(informative), learned, validation, progress.records, timing)
-        # A new object: whoever holds the previous one keeps the state of the last round that is safe on disk.
-        finished = Progress(
-            records=[*progress.records, record],
-            best_state=engine.policy.adapter_state() if record.best_round == number else progress.best_state,
-            stream_state=task.stream.state(),
-            skipped_in_a_row=engine.learner.skipped_in_a_row,
-        )
-        report(record, groups, finished)
-        progress = finished
+        progress = reported(engine, task, progress, record, groups, report)
         del groups, informative  # the next round's answers are written without this one's in memory
     return _early_ending(config, progress.records) or "all_rounds"
 
@@ -154,10 +150,10 @@ def has_signal(group: Group) -> bool:
     return max(rewards) - min(rewards) > REWARD_RESOLUTION
 
 
-def _round_zero(config: RunConfig, engine: Engine, task: Task, report: Report, check: Callable[[], None]) -> Progress:
-    """Score the starting adapter, which is the best one so far."""
+def round_zero(engine: Engine, task: Task, report: Report, validated: Callable[[], Validation]) -> Progress:
+    """Score the starting adapter, which is the best one so far, and report it."""
     started = perf_counter()
-    validation, _ = score(engine.sampler, task.grader, task.validation, config.rl.max_answer_tokens, check)
+    validation = validated()
     took = perf_counter() - started
     record = RoundRecord(
         round=0,
@@ -168,6 +164,21 @@ def _round_zero(config: RunConfig, engine: Engine, task: Task, report: Report, c
     progress = Progress([record], engine.policy.adapter_state(), task.stream.state())
     report(record, (), progress)
     return progress
+
+
+def reported(
+    engine: Engine, task: Task, progress: Progress, record: RoundRecord, groups: Sequence[Group], report: Report
+) -> Progress:
+    """Report a round that is done; return where the run stands after it."""
+    # A new object: whoever holds the previous one keeps the state of the last round that is safe on disk.
+    finished = Progress(
+        records=[*progress.records, record],
+        best_state=engine.policy.adapter_state() if record.best_round == record.round else progress.best_state,
+        stream_state=task.stream.state(),
+        skipped_in_a_row=engine.learner.skipped_in_a_row,
+    )
+    report(record, groups, finished)
+    return finished
 
 
 def _rollouts(

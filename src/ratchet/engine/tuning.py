@@ -27,7 +27,17 @@ from ratchet.engine.given_answers import GivenLoss, Share, add_output_layer, mic
 from ratchet.engine.grading import refuse_failing_verifier
 from ratchet.engine.memory import is_out_of_memory
 from ratchet.engine.policy import Policy
-from ratchet.engine.rounds import Engine, Report, Task, When, best_after, checker, number_of_rounds
+from ratchet.engine.rounds import (
+    Engine,
+    Report,
+    Task,
+    When,
+    best_after,
+    checker,
+    number_of_rounds,
+    reported,
+    round_zero,
+)
 from ratchet.engine.schedule import Tuning, number_of_steps, rate_at, rows_per_step, steps_of_round
 from ratchet.engine.sft import SftLoss
 from ratchet.engine.update import SKIPS_ALLOWED, Learner, same_sums_each_time
@@ -74,7 +84,7 @@ def train(
     settings = _settings(config)
     loss = _loss(config, engine.policy)
     check = checker(why_stop)
-    progress = resumed or _round_zero(config, engine, task, loss, report, check)
+    progress = resumed or round_zero(engine, task, report, lambda: _validated(config, engine, task, loss, 0, check)[0])
     rows = len(task.encoded)
     steps, rounds = number_of_steps(settings, rows), number_of_rounds(config, rows)
     for number in range(progress.rounds_done + 1, rounds + 1):
@@ -111,15 +121,7 @@ def train(
             seconds=timing,
             learned=sums.learned(),
         )
-        # A new object: whoever holds the previous one keeps the state of the last round that is safe on disk.
-        finished = Progress(
-            records=[*progress.records, record],
-            best_state=engine.policy.adapter_state() if record.best_round == number else progress.best_state,
-            stream_state=task.stream.state(),
-            skipped_in_a_row=engine.learner.skipped_in_a_row,
-        )
-        report(record, groups, finished)
-        progress = finished
+        progress = reported(engine, task, progress, record, groups, report)
     return "target" if _is_target_reached(config, progress) else "all_rounds"
 
 
@@ -136,24 +138,6 @@ def _settings(config: RunConfig) -> Tuning:
 def _loss(config: RunConfig, policy: Policy) -> GivenLoss:
     add_output_layer(policy)
     return SftLoss(policy) if config.objective == "sft" else DpoLoss(policy, config.dpo.beta)
-
-
-def _round_zero(
-    config: RunConfig, engine: Engine, task: Task, loss: GivenLoss, report: Report, check: Check
-) -> Progress:
-    """Score the starting adapter, which is the best one so far."""
-    started = perf_counter()
-    validation, _ = _validated(config, engine, task, loss, 0, check)
-    took = perf_counter() - started
-    record = RoundRecord(
-        round=0,
-        validation=validation,
-        **best_after(0, validation, ()),
-        seconds=Seconds(validation=took, total=took),
-    )
-    progress = Progress([record], engine.policy.adapter_state(), task.stream.state())
-    report(record, (), progress)
-    return progress
 
 
 def _step(
