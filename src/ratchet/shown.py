@@ -23,6 +23,11 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + " ..."
 
 
+def counted(number: float, noun: str) -> str:
+    """Return such as "1 round" or "2.5 hours"."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+
+
 def shown_seconds(seconds: float) -> str:
     """Return a duration as people read it."""
     if seconds < 100:

@@ -185,7 +185,7 @@ def test_a_run_that_makes_no_progress_is_killed_and_ended_as_stalled(stage):
     (run,) = stage.ended(keeper, id)
     assert not worker.is_alive()
     assert run.ending == "stalled"
-    assert run.message.startswith("The run made no progress for more than 1 minutes.")
+    assert run.message.startswith("The run made no progress for more than 1 minute.")
     assert "raise Stall limit" in run.message
 
 

@@ -10,6 +10,7 @@ from ratchet.cli.console import console_for
 from ratchet.config import RunConfig
 from ratchet.errors import NotReady
 from ratchet.readiness import Readiness
+from ratchet.shown import counted
 
 
 def print_report(report: Readiness, further: Mapping[str, str] | None = None) -> None:
@@ -53,7 +54,7 @@ def _rounds(config: RunConfig) -> str:
     rl, tuning = config.rl, config.tuning
     if tuning is None:
         return f"{rl.rounds}, of {rl.prompts_per_round} prompts with {rl.answers_per_prompt} answers each"
-    epochs = "1 epoch" if tuning.epochs == 1 else f"{tuning.epochs} epochs"
+    epochs = counted(tuning.epochs, "epoch")
     return f"{tuning.evaluations}, over {epochs} of {config.objective} in steps of {tuning.batch_size} rows"
 
 
@@ -74,5 +75,5 @@ def _summary(report: Readiness) -> dict[str, str]:
         "Longest prompt": prompt,
         "Longest answer": f"{rl.max_answer_tokens:,} tokens",
         "Window": window,
-        "Longest duration": "no limit" if hours is None else f"{hours:g} hours",
+        "Longest duration": "no limit" if hours is None else counted(hours, "hour"),
     }

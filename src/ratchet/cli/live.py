@@ -13,6 +13,7 @@ from ratchet.records import OUTCOMES, RoundRecord
 from ratchet.report_card import PARSE_FAILURE_WARNING
 from ratchet.round_lines import scored
 from ratchet.service import Launch
+from ratchet.shown import counted
 
 if TYPE_CHECKING:
     from ratchet.worker import Watch
@@ -81,8 +82,12 @@ class Live:
 
     def on_launch(self, launch: Launch) -> None:
         """Say once what is about to start."""
-        limit = "no time limit" if launch.time_limit_hours is None else f"at most {launch.time_limit_hours:g} hours"
-        rounds = f"{self._rounds} rounds, " if self._rounds else ""
+        limit = (
+            "no time limit"
+            if launch.time_limit_hours is None
+            else f"at most {counted(launch.time_limit_hours, 'hour')}"
+        )
+        rounds = f"{counted(self._rounds, 'round')}, " if self._rounds else ""
         for label, text in (
             ("Device", launch.device),
             ("Longest", f"{rounds}{limit}"),

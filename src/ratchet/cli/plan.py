@@ -9,7 +9,7 @@ import click
 from ratchet.cli import exit_code, tell
 from ratchet.cli.flags import SettingsCommand
 from ratchet.cli.train import against_option, json_option, settings_of
-from ratchet.shown import most_expensive
+from ratchet.shown import counted, most_expensive
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -81,7 +81,8 @@ def _lines(planned: "Plan") -> dict[str, str]:
     lines = {}
     if steps is not None:
         lines["Steps"] = (
-            f"{steps.rounds} rounds x {steps.per_round} a round = {steps.total}, of {steps.batch_size} answers each"
+            f"{counted(steps.rounds, 'round')} x {steps.per_round} a round = {steps.total}, "
+            f"of {steps.batch_size} answers each"
         )
     chosen = "" if planned.objective.objective == config.objective else f" (chosen: {config.objective})"
     lines["Objective advised"] = f"{planned.objective.objective}{chosen}. {planned.objective.why}"

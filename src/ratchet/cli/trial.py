@@ -12,7 +12,7 @@ from ratchet.cli.flags import SettingsCommand, given
 from ratchet.cli.train import json_option, settings_of
 from ratchet.config_text import as_yaml
 from ratchet.files import unusable_as_error, write_atomically
-from ratchet.shown import shown_bytes, shown_seconds
+from ratchet.shown import counted, shown_bytes, shown_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,7 +99,7 @@ def _print_launch(live: "Live", launch: "Launch") -> None:
     from rich.markup import escape
 
     live.console.print(f"Device   {escape(launch.device)}")
-    live.console.print(f"Longest  {launch.minutes:.3g} minutes")
+    live.console.print(f"Longest  {counted(float(f'{launch.minutes:.3g}'), 'minute')}")
     live.console.print(f"Writes   {escape(f'settings, journal, answers and the report to {launch.folder}')}")
 
 
@@ -163,7 +163,7 @@ def _print_estimate(console: "Console", estimate: "Estimate") -> None:
     )
     rough = " (rough: there was no time to fill a batch)" if estimate.is_rough else ""
     lines = [
-        ("Full run", f"{shown_seconds(estimate.seconds)} for {estimate.rounds} rounds{rough}"),
+        ("Full run", f"{shown_seconds(estimate.seconds)} for {counted(estimate.rounds, 'round')}{rough}"),
         ("Before", f"{shown_seconds(estimate.preparation)} until round 0 starts"),
         ("A round", f"{shown_seconds(estimate.round)}: {parts}"),
     ]

@@ -53,6 +53,7 @@ from ratchet.model_files import (
 )
 from ratchet.readiness.machine import choose_device
 from ratchet.readiness.model import refuse_experts
+from ratchet.shown import counted
 
 # Bars of several libraries would run through each other; what a run shows is decided by its surface.
 disable_progress_bar()
@@ -248,7 +249,7 @@ def device_name(setting: str) -> str:
     device = chosen_device(setting)
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"{device} ({torch.get_num_threads()} threads)" if device.type == "cpu" else str(device)
+    return f"{device} ({counted(torch.get_num_threads(), 'thread')})" if device.type == "cpu" else str(device)
 
 
 def pinned_commit(hub_id: str, revision: str) -> str:

@@ -15,7 +15,7 @@ from ratchet.engine.trial import Measured
 from ratchet.footprint import Load, cache_bytes
 from ratchet.records import Group
 from ratchet.report_card import PARSE_FAILURE_WARNING, TOO_EASY, TOO_HARD
-from ratchet.shown import shown_seconds
+from ratchet.shown import counted, shown_seconds
 from ratchet.trial_report import MEMORY_WARNING, Answers, Estimate, Phase, PhaseName
 
 # What a token of a round's answers takes as Python objects until the round is stored: its id, and one number, each
@@ -158,8 +158,8 @@ def _on_time(config: RunConfig, estimate: Estimate) -> Iterator[str]:
     hours = config.limits.time_hours
     if hours is not None and is_too_short(hours * 3600, estimate.seconds, estimate.round):
         yield (
-            f"The full run is expected to take {shown_seconds(estimate.seconds)}, and Time limit is {hours:g} hours: "
-            "it would end before its last round. Raise Time limit, or choose fewer Rounds."
+            f"The full run is expected to take {shown_seconds(estimate.seconds)}, and Time limit is "
+            f"{counted(hours, 'hour')}: it would end before its last round. Raise Time limit, or choose fewer Rounds."
         )
     cap, cost = config.limits.cost_cap, estimate.cost
     if cap is not None and cost is not None and cost > cap:

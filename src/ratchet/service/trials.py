@@ -16,6 +16,7 @@ from ratchet.records import Ending, RunStatus
 from ratchet.run_folder import RunFolder
 from ratchet.service.readiness import prepared_run
 from ratchet.service.registry import all_runs, bring_up_to_date, find_run, new_run, open_store
+from ratchet.shown import counted
 from ratchet.trial_report import TrialReport
 
 if TYPE_CHECKING:
@@ -88,8 +89,8 @@ class Trial:
         # Upwards to a hundredth: a limit of many digits would only look exact.
         needed = ceil(estimate.seconds * _MORE_TIME / 36) / 100
         longer = None if needed > _LONGEST_LIMIT_HOURS else needed
-        told = "none" if longer is None else f"{longer:g} hours"
-        said = f"Time limit was {hours:g} hours and is now {told}: the estimate plus a quarter."
+        told = "none" if longer is None else counted(longer, "hour")
+        said = f"Time limit was {counted(hours, 'hour')} and is now {told}: the estimate plus a quarter."
         return self.config.model_copy(update={"limits": limits.model_copy(update={"time_hours": longer})}), [said]
 
 

@@ -22,6 +22,7 @@ from ratchet.outside import close_from_outside
 from ratchet.processes import Process
 from ratchet.records import Ending
 from ratchet.run_folder import RunFolder
+from ratchet.shown import counted
 from ratchet.supervisor.deaths import Death, MemoryKills, death
 from ratchet.supervisor.executors import Executor, Worker, ended
 from ratchet.supervisor.ingest import AT_WORK, ENDS, ingest
@@ -183,7 +184,7 @@ class Keeper:
             cause = "Stopped as asked; its worker was killed, since it did not end in time."
             self._end(run, folder, "stopped", cause if followed.killed_as else "Stopped as asked.")
         elif followed.killed_as is not None:
-            minutes = f"{run.config.limits.stall_minutes:g} minutes"
+            minutes = counted(run.config.limits.stall_minutes, "minute")
             self._end(run, folder, followed.killed_as, f"The run made no progress for more than {minutes}.")
         elif refusal := _refusal(folder):
             self._end(run, folder, "error", refusal)

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ratchet.outside import close_from_outside
+from ratchet.shown import counted
 from ratchet.worker.session import Session
 
 # As the command line's for a fault of metric, machine or task (cli/__init__.py, tested equal).
@@ -93,7 +94,7 @@ class Watchdog:
     def end(self) -> None:
         """End the run: in good order where the worker answers, else from outside and with the process."""
         session = self._session
-        session.stalled = f"{session.doing} made no progress for {self._limit / 60:g} minutes (Stall limit)."
+        session.stalled = f"{session.doing} made no progress for {counted(self._limit / 60, 'minute')} (Stall limit)."
         with suppress(OSError, ValueError):
             session.folder.log(f"stalled at {_place(self._worker)}")
         if self._worker is threading.main_thread() and session.handles_signals:
