@@ -20,6 +20,7 @@ LAYERS = [
         "records",
         "endings",
         "files",
+        "host_memory",
         "journal",
         "adapter_files",
         "ancestry",

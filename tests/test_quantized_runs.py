@@ -96,7 +96,7 @@ def test_it_turns_itself_on_where_memory_is_short_says_so_and_stays_on(tmp_path,
     usual, _ = train(tmp_path / "usual")
     assert not any("Gradient checkpointing" in note for note in notes(usual))
     with monkeypatch.context() as patch:
-        patch.setattr(memory, "_total_bytes", lambda: 11_000_000)
+        patch.setattr(memory, "host_memory", lambda: 11_000_000)
         folder = killed_after(tmp_path / "short", 1)
     (note,) = [note for note in notes(folder) if "Gradient checkpointing is on" in note]
     assert re.search(r"would take about \d\.\d GB of the \d\.\d GB meant for it", note)

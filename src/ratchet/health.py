@@ -425,7 +425,8 @@ def _validation_collapse(run: _Run) -> Diagnosis | None:
             f"validation accuracy stood at {peak:.1%} over three rounds and is {recent:.1%} over the last three; the "
             f"adapter of round {best.best_round}, with {best.best_accuracy:.1%}, is the one that is kept"
         ),
-        remedy="Stop the run: what is kept does not get worse. Lower Learning rate, or set Beta above 0, for the next.",
+        remedy="Stop the run: what is kept does not get worse. For the next one lower Learning rate, or raise KL "
+        "coefficient.",
         curves=(_ends("validation accuracy", points),),
     )
 

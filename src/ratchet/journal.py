@@ -19,6 +19,7 @@ _EVENT_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "ended": {"status": str, "ending": str, "message": str},
     "heldout": {"when": str, "accuracy": (int, float)},
     "note": {"text": str},
+    "planned": {"rounds": int},
     "refused": {"message": str},
 }
 _TAIL_BYTES = 1 << 20

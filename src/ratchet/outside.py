@@ -11,6 +11,7 @@ from typing import Any
 
 from ratchet.adapter_files import ADAPTER_WEIGHTS, weights_sha256
 from ratchet.closing_words import kept
+from ratchet.config import LimitSettings
 from ratchet.endings import REMEDIES, status_of
 from ratchet.errors import Conflict, DiskFull
 from ratchet.files import damage_as_error
@@ -49,7 +50,7 @@ def close_from_outside(
         folder.recover_adapter(lambda place: _holds_best(place / ADAPTER_WEIGHTS, header))
     checksum = adapter_checksum(folder) if records else None
     status = status_of(ending, has_adapter=checksum is not None)
-    closing = _closing_event(events, records, ending, status, checksum)
+    closing = _closing_event(events, records, ending, status, checksum, folder.read_config().limits)
     closing["message"] = " ".join(filter(None, [cause, _kept(events, records, checksum), REMEDIES.get(ending, "")]))
     known = [closing["seconds"], header.run["active_seconds"] if header else 0.0]
     closing["seconds"] = round(max(known) if seconds is None else seconds, 3)
@@ -65,6 +66,13 @@ def close_from_outside(
     return event
 
 
+def ended_from_outside(folder: RunFolder, ending: Ending, cause: str, *, seconds: float | None = None) -> RunResult:
+    """End a run as ``close_from_outside`` does; return the result."""
+    event = close_from_outside(folder, ending, cause, seconds=seconds)
+    adapter = str(folder.adapter_path) if event.get("adapter_sha256") else None
+    return RunResult.model_validate({**event, "run": folder.run_id, "folder": str(folder.path), "adapter": adapter})
+
+
 def adapter_checksum(folder: RunFolder) -> str | None:
     """Return the SHA-256 of the kept adapter's weights file, None where there is none."""
     path = folder.adapter_path
@@ -72,7 +80,12 @@ def adapter_checksum(folder: RunFolder) -> str | None:
 
 
 def _closing_event(
-    events: list[dict[str, Any]], records: list[RoundRecord], ending: Ending, status: RunStatus, checksum: str | None
+    events: list[dict[str, Any]],
+    records: list[RoundRecord],
+    ending: Ending,
+    status: RunStatus,
+    checksum: str | None,
+    limits: LimitSettings,
 ) -> dict[str, Any]:
     """Return the fields of the closing event, those of a worker's own; message and seconds are filled in later."""
     planned: dict[str, Any] = _last(events, "planned")
@@ -87,9 +100,13 @@ def _closing_event(
         best_round=records[-1].best_round if records else None,
         start_accuracy=records[0].validation.accuracy if records else None,
         best_accuracy=records[-1].best_accuracy if records else None,
+        start_loss=records[0].validation.loss if records else None,
+        best_loss=records[records[-1].best_round].validation.loss if records else None,
         heldout_before=before[-1] if before else None,
         highest_reward=planned.get("highest_reward"),
         seconds=max([event.get("seconds", 0.0) for event in events if event["event"] == "ended"], default=0.0),
+        cost=records[-1].cost if records else None,
+        currency=limits.currency if limits.price_per_hour is not None else None,
     )
     sent = str(_last(events, "ended").get("artifacts", ""))  # by an earlier session: nothing is sent from outside
     fields = result.model_dump(exclude={"run", "folder", "adapter"})

@@ -101,11 +101,12 @@ class RunFolder:
         out: Path | None,
         confirmation: Mapping[str, Any] | None = None,
         kind: RunKind = "full",
+        source: Mapping[str, Any] | None = None,
     ) -> "RunFolder":
         """Make the folder of a new run with its settings.
 
         ``confirmation`` says who has read the report of its verifier; it becomes part of the run's record, as does
-        where the adapter that it starts from comes from, which is copied.
+        where the adapter that it starts from comes from, which is copied. ``source`` says which run it was made from.
 
         Raises:
             Conflict: the folder holds a run, or something else; or the adapter to start from is not what it was.
@@ -133,6 +134,8 @@ class RunFolder:
             "directory": os.getcwd(),
         }
         report = {} if confirmation is None else {"report": dict(confirmation)}
+        if source is not None:
+            record["source"] = dict(source)
         try:
             write_atomically(folder.config_path, config.model_dump_json(indent=2).encode())
             if start is not None:
@@ -279,6 +282,13 @@ class RunFolder:
         """
         at = datetime.now(UTC).isoformat(timespec="seconds")
         write_atomically(self.stop_path, json.dumps({"at": at, "by": by}).encode())
+
+    def journal_bytes(self) -> int:
+        """Return how long the journal is, to tell without reading it whether there is anything new."""
+        try:
+            return self.events_path.stat().st_size
+        except OSError:
+            return 0
 
     def append_event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append one event to the journal and sync it; return it."""

@@ -43,3 +43,15 @@ def refuse_unconfirmed(folder: RunFolder) -> None:
             f"Run {folder.run_id} has not begun, and nobody has confirmed the report of its verifier. Start it anew "
             f"with its settings: ratchet train {folder.config_path}"
         )
+
+
+def refuse_trial(folder: RunFolder) -> None:
+    """Refuse to go on with a trial, or from one: it keeps nothing.
+
+    Raises:
+        Conflict: the run is one.
+    """
+    if folder.kind == "trial":
+        raise Conflict(
+            f"Run {folder.run_id} is a trial, which keeps nothing to go on with. Start another: ratchet trial."
+        )

@@ -9,8 +9,9 @@ from ratchet.config import RlSettings
 from ratchet.engine.estimate import Size
 from ratchet.engine.rounds import Engine
 from ratchet.engine.trial import MOST_PROMPTS, PhaseLog, Trial, _settings, batch_groups, chosen_prompts
-from ratchet.engine.usage import MemoryMeter, device_limit, host_limit
+from ratchet.engine.usage import MemoryMeter, device_limit
 from ratchet.errors import Interrupted
+from ratchet.host_memory import host_memory
 from ratchet.records import EncodedPrompt
 
 from .scripted import Rounds, prompt
@@ -171,5 +172,5 @@ def test_the_meter_sees_what_came_and_went_since_it_was_told_to_begin():
 
 
 def test_the_limit_of_the_host_is_no_more_than_its_memory():
-    assert 1 << 20 < host_limit() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 1 << 20 < host_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert device_limit(torch.device("cpu")) is None

@@ -72,12 +72,7 @@ def _launch(draft: str, out: Path | None, as_json: bool, **parameters: Any) -> i
 
 
 def _start(made: "Made", out: Path | None, parameters: dict[str, Any], *, as_json: bool) -> int:
-    from ratchet.service import lifecycle
-
-    def on_made(launch: Any) -> None:
-        lifecycle.made(made.origin, launch)
-
-    return launch(made.config, out, parameters, as_json=as_json, on_made=on_made)
+    return launch(made.config, out, parameters, as_json=as_json, origin=made.origin)
 
 
 def _duplicate(run_or_folder: str, as_json: bool, **parameters: Any) -> None:

@@ -1,7 +1,7 @@
 """What becomes of a run that is to start: followed here to its end, or left to the keeper."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,8 @@ from ratchet.cli.train import start, telling
 from ratchet.config import RunConfig
 
 if TYPE_CHECKING:
-    from ratchet.service import Launch, Queued
+    from ratchet.service import Queued
+    from ratchet.service.registry import Origin
 
 
 def launch(
@@ -21,11 +22,11 @@ def launch(
     as_json: bool,
     against: tuple[Path, ...] = (),
     trial: str | None = None,
-    on_made: Callable[["Launch"], None] = lambda launch: None,
+    origin: "Origin | None" = None,
 ) -> int:
     """Start a run as ``start`` does, or, with ``--queue``, leave it to the keeper; return the exit code."""
     if not parameters["queue"]:
-        return start(settings, out, parameters, as_json=as_json, against=against, trial=trial, on_made=on_made)[0]
+        return start(settings, out, parameters, as_json=as_json, against=against, trial=trial, origin=origin)[0]
     from ratchet import service
     from ratchet.cli.console import console_for
     from ratchet.cli.inspect import asking
@@ -35,9 +36,11 @@ def launch(
         service.find_trial(trial)  # one that is not there is said before anything is queued
     with Live(console_for(as_json, of_a_run=True), None) as live:
         ask = asking(live, inspected=parameters["inspected"], override=parameters["override_report"], as_json=as_json)
-        told = telling(live, trial, on_made)
+        told = telling(live, trial)
         progress = live.watch.on_progress
-        queued = service.create_and_queue(settings, out, against=against, ask=ask, on_launch=told, on_progress=progress)
+        queued = service.create_and_queue(
+            settings, out, against=against, ask=ask, on_launch=told, on_progress=progress, origin=origin
+        )
     return tell_queued(queued, as_json=as_json)
 
 

@@ -85,9 +85,9 @@ def _table(records: Sequence[RoundRecord]) -> Any:
 
 
 def _cells(record: RoundRecord, *, is_kept: bool) -> list[str]:
-    seconds = record.seconds
+    seconds, accuracy = record.seconds, record.validation.accuracy
     cells = [f"{record.round}{' *' if is_kept else ''}"]
-    cells += ["" if record.reward is None else f"{record.reward:.3f}", f"{record.validation.accuracy:.1%}"]
+    cells += ["" if record.reward is None else f"{record.reward:.3f}", "" if accuracy is None else f"{accuracy:.1%}"]
     if record.groups:
         cells += [
             f"{record.informative_groups}/{record.groups}",

@@ -8,6 +8,7 @@ import click
 from ratchet.cli import artifacts
 from ratchet.cli.health import health
 from ratchet.cli.train import json_option
+from ratchet.errors import Conflict, NotFound
 from ratchet.records import RunStatus
 
 if TYPE_CHECKING:
@@ -150,10 +151,14 @@ def _show(run_or_folder: str, as_json: bool) -> None:
     from ratchet import service
     from ratchet.service.lifecycle import find_draft
 
-    if draft := find_draft(run_or_folder):
+    try:
+        summary = service.summary(run_or_folder)
+    except (Conflict, NotFound):
+        draft = find_draft(run_or_folder)
+        if draft is None:
+            raise
         _show_draft(draft, as_json=as_json)
         return
-    summary = service.summary(run_or_folder)
     if as_json:
         rounds = [record.model_dump(mode="json") for record in summary.records]
         fields = {**_fields(summary), "config": summary.config.model_dump(mode="json"), "rounds": rounds}

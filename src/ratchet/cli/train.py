@@ -20,6 +20,7 @@ from ratchet.records import RunResult
 if TYPE_CHECKING:
     from ratchet.cli.live import Live
     from ratchet.service import Launch
+    from ratchet.service.registry import Origin
 
 
 def train() -> click.Command:
@@ -174,11 +175,11 @@ def start(
     as_json: bool,
     against: tuple[Path, ...] = (),
     trial: str | None = None,
-    on_made: Callable[["Launch"], None] = lambda launch: None,
+    origin: "Origin | None" = None,
 ) -> tuple[int, RunResult]:
     """Start a run and follow it to its end; return the exit code and the result.
 
-    ``parameters`` holds those of ``run_options``; ``on_made`` is called once the run's folder is there.
+    ``parameters`` holds those of ``run_options``; ``origin`` is the run or draft that it is made from.
     """
     from ratchet import service
     from ratchet.cli.inspect import asking
@@ -188,20 +189,21 @@ def start(
 
     def work(live: "Live") -> RunResult:
         ask = asking(live, inspected=parameters["inspected"], override=parameters["override_report"], as_json=as_json)
-        told = telling(live, trial, on_made)
-        return service.create_and_train(settings, out, watch=live.watch, against=against, ask=ask, on_launch=told)
+        told = telling(live, trial)
+        return service.create_and_train(
+            settings, out, watch=live.watch, against=against, ask=ask, on_launch=told, origin=origin
+        )
 
     return carry_out(work, settings, as_json=as_json)
 
 
-def telling(live: "Live", trial: str | None, on_made: Callable[["Launch"], None]) -> Callable[["Launch"], None]:
-    """Return what is called as a run starts: ``on_made``, then what is said of the run and of its trial."""
+def telling(live: "Live", trial: str | None) -> Callable[["Launch"], None]:
+    """Return what is called as a run starts: it says what is about to start, and what of its trial has changed."""
     from rich.markup import escape
 
     from ratchet import service
 
     def on_launch(launch: "Launch") -> None:
-        on_made(launch)
         live.on_launch(launch)
         if warning := service.since_trial(launch.config, trial):
             live.console.print(f"[yellow]Note:[/yellow] {escape(warning)}")

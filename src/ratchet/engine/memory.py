@@ -25,6 +25,7 @@ from ratchet.footprint import (
     gpu_sampling_tokens,
     gpu_update_room,
 )
+from ratchet.host_memory import host_memory
 
 _ADVICE: dict[Stage, str] = {
     "sampling": "Choose fewer Answers per prompt, a shorter Longest answer, a smaller Sampling budget, or a device "
@@ -71,21 +72,17 @@ def free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _total_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def update_room(load: Load, device: torch.device) -> int:
     """Return how many bytes the activations of the update may take; below 0 where not even the adapter fits."""
     if device.type == "cpu":
-        return cpu_update_room(load, _total_bytes())
+        return cpu_update_room(load, host_memory())
     return gpu_update_room(load, free_bytes(device))
 
 
 def fitted_budgets(load: Load, device: torch.device, rl: RlSettings) -> Budgets:
     """Estimate the budgets that the settings leave open, after the model was loaded."""
     on_cpu = device.type == "cpu"
-    tokens = cpu_sampling_tokens(load, _total_bytes()) if on_cpu else gpu_sampling_tokens(load, free_bytes(device))
+    tokens = cpu_sampling_tokens(load, host_memory()) if on_cpu else gpu_sampling_tokens(load, free_bytes(device))
     return fitted(load, rl, room=update_room(load, device), sampling_tokens=tokens, on_cpu=on_cpu)
 
 

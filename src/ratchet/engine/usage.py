@@ -5,7 +5,6 @@ does not, as in some containers, a phase's peak is the largest so far. ``ru_maxr
 its parent's. Elsewhere than on Linux the host's numbers are not known.
 """
 
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from pathlib import Path
 import torch
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_CGROUP = Path("/sys/fs/cgroup")
-_LIMIT_FILES = ("memory.max", "memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True)
@@ -58,17 +55,6 @@ def _status(name: str) -> int | None:
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None
-
-
-def host_limit() -> int:
-    """Return how much memory the host has for this process: all of it, or what its control group allows."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for name in _LIMIT_FILES:
-        try:
-            limits.append(int((_CGROUP / name).read_text()))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return min(limits)
 
 
 def device_limit(device: torch.device) -> int | None:

@@ -5,7 +5,6 @@ The rules are here for whoever knows the facts: the engine asks torch, ``device_
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from platform import machine
 
 from ratchet.config import Quantization, SamplerSettings, Tracker
 from ratchet.errors import InvalidSetting
+from ratchet.host_memory import host_memory
 from ratchet.tracking import INSTALL, is_installed
 
 _VLLM_INSTALL = "pip install 'ratchet-rl[vllm]'"
@@ -164,7 +164,7 @@ def memory_of(device: str) -> tuple[str, int] | None:
     """
     kind, _, index = device.partition(":")
     if kind == "cpu":
-        return "this machine's CPU", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return "this machine's CPU", host_memory()
     if kind != "cuda":
         return None
     with suppress(OSError, ValueError, subprocess.TimeoutExpired):

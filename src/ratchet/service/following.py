@@ -19,6 +19,7 @@ from ratchet.files import damage_as_error
 from ratchet.journal import read_from
 from ratchet.records import RoundRecord
 from ratchet.run_folder import RunFolder
+from ratchet.service.registry import is_taken_up
 from ratchet.service.runs import summary
 
 # The last rounds tell how long the next one takes: answers grow, and so does a round.
@@ -111,7 +112,7 @@ class Look:
 
 
 def follow(run_or_folder: str, *, pause: Callable[[float], None] = time.sleep) -> Iterator[Look]:
-    """Yield a look about twice a second until the run has ended or nobody works on it; the first one at once.
+    """Yield a look about twice a second until the run has ended or nobody is to work on it; the first one at once.
 
     Raises:
         NotFound: there is no such run.
@@ -131,7 +132,7 @@ def follow(run_or_folder: str, *, pause: Callable[[float], None] = time.sleep) -
                 offset = end
         followed.doing = _doing(folder) if followed.is_at_work else None
         yield Look(followed, tuple(events))
-        if not followed.is_at_work:
+        if not followed.is_at_work and not is_taken_up(found.run, has_ended=followed.ended is not None):
             return
         pause(_POLL_SECONDS)
 

@@ -4,33 +4,27 @@ A draft has a row in the database and no folder. Saving one starts no work, and 
 each of these is asked for. What a run was made from is written into its own record, so that it outlives the database.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ratchet.config import CLIP_DEFAULTS, RunConfig
+from ratchet.config import CLIP_DEFAULTS, PRESETS, RunConfig
 from ratchet.config.objectives import RATE_DEFAULTS
 from ratchet.config_text import build, full_key
 from ratchet.errors import Conflict, NotFound
-from ratchet.records import RunRelation
 from ratchet.run_folder import RunFolder
 from ratchet.service.actions import Action, refuse
 from ratchet.service.readiness import check_run
-from ratchet.service.registry import open_store
-from ratchet.service.runs import Launch, RunSummary, summary
+from ratchet.service.registry import Origin, open_store
+from ratchet.service.runs import RunSummary, summary
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
 
 
-@dataclass(frozen=True)
-class Origin:
-    """What a new run is made from: another run and what it is to it, and the draft that is used up, if any."""
-
-    run: str | None
-    relation: RunRelation | None
-    draft: str | None = None
+# What presets decide, and what is left open for one that is named anew.
+_PRESET_FIELDS = frozenset(name for preset in PRESETS.values() for name in preset.rl)
 
 
 @dataclass(frozen=True)
@@ -109,7 +103,7 @@ def save_draft(config: RunConfig, origin: Origin) -> Draft:
 
 
 def launching(draft: str) -> Made:
-    """Return the settings of a draft that is about to be launched; it is used up by ``made``.
+    """Return the settings of a draft that is about to be launched; it is used up once the run is made.
 
     Raises:
         NotFound: there is no such draft.
@@ -137,28 +131,6 @@ def drop(draft: str) -> None:
             raise Conflict(f"Draft {draft} was launched or dropped meanwhile.")
 
 
-def made(origin: Origin, launch: Launch) -> None:
-    """Enter what a run was made from, once its folder is there, and use its draft up.
-
-    Raises:
-        Conflict: somebody else has launched or dropped the draft meanwhile.
-    """
-    folder = RunFolder(launch.folder)
-    if origin.run is not None:
-        record = folder.read_run()
-        folder.write_run({**record, "source": {"run": origin.run, "relation": origin.relation}})
-    if origin.draft is None and origin.run is None:
-        return
-    with open_store() as store:
-        if origin.run is not None and _knows(store, origin.run) and _knows(store, folder.run_id):
-            store.change(folder.run_id, source_run=origin.run, source_relation=origin.relation)
-        if origin.draft is not None and not store.remove_draft(origin.draft):
-            raise Conflict(
-                f"Draft {origin.draft} was launched or dropped meanwhile. The run {folder.run_id} was made and has not "
-                f"begun; begin it with: ratchet resume {folder.run_id}"
-            )
-
-
 def laid_over(config: RunConfig, changes: Mapping[str, str]) -> RunConfig:
     """Return stored settings with changes, by key, laid over them.
 
@@ -171,12 +143,7 @@ def laid_over(config: RunConfig, changes: Mapping[str, str]) -> RunConfig:
     """
     keys = {full_key(key): text for key, text in changes.items()}
     settings: dict[str, Any] = config.model_dump(mode="json")
-    if "rl.loss" in keys:
-        _open_again(settings["rl"], {"clip_low": CLIP_DEFAULTS[config.rl.loss][0]})
-        _open_again(settings["rl"], {"clip_high": CLIP_DEFAULTS[config.rl.loss][1]})
-        _open_again(settings["rl"], {"dynamic_sampling": "refill" if config.rl.loss == "dapo" else "off"})
-    if "objective" in keys:
-        _open_again(settings, {"learning_rate": RATE_DEFAULTS[config.objective]})
+    _open_learning(settings, config, keys.keys())
     if keys.get("data.source", config.data.source) != config.data.source:
         for section in ("data", "verifier", "prompt", "reward"):
             del settings[section]
@@ -189,6 +156,24 @@ def laid_over(config: RunConfig, changes: Mapping[str, str]) -> RunConfig:
         settings["verifier"] = {}
         settings["reward"]["format_bonus"] = None
     return build(settings, keys)
+
+
+def _open_learning(settings: dict[str, Any], config: RunConfig, keys: Set[str]) -> None:
+    """Leave open what was filled in because of a loss, an objective, a preset or a length that changes."""
+    if "rl.loss" in keys:
+        _open_again(settings["rl"], {"clip_low": CLIP_DEFAULTS[config.rl.loss][0]})
+        _open_again(settings["rl"], {"clip_high": CLIP_DEFAULTS[config.rl.loss][1]})
+        _open_again(settings["rl"], {"dynamic_sampling": "refill" if config.rl.loss == "dapo" else "off"})
+    if "rl.max_steps" in keys:  # one of the two says how long a run is
+        del settings["rl"]["rounds"]
+    if "rl.rounds" in keys:
+        settings["rl"]["max_steps"] = None
+    if "objective" in keys or "preset" in keys:
+        _open_again(settings, {"learning_rate": config.rate if config.preset else RATE_DEFAULTS[config.objective]})
+        settings["preset"] = None
+    if "preset" in keys:
+        for name in {*_PRESET_FIELDS, "rounds", "max_steps"} - {key.removeprefix("rl.") for key in keys}:
+            settings["rl"].pop(name, None)
 
 
 def _open_again(section: dict[str, Any], usual: Mapping[str, Any]) -> None:

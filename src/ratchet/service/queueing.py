@@ -10,7 +10,7 @@ from ratchet.config import RunConfig
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.outside import close_from_outside
 from ratchet.run_folder import RunFolder
-from ratchet.run_state import refuse_ended, refuse_unconfirmed
+from ratchet.run_state import refuse_ended, refuse_trial, refuse_unconfirmed
 from ratchet.service.registry import find_stored, find_with_row, mark_kept, open_store
 from ratchet.supervisor.home import KeeperHome
 from ratchet.supervisor.ingest import AT_WORK, ENDS, ingest
@@ -45,6 +45,7 @@ def queue_again(run_or_folder: str) -> Queued:
         folder, run = find_stored(store, run_or_folder)
         refuse_function(run.config)
         refuse_with_keeper(run)
+        refuse_trial(folder)
         refuse_ended(folder)
         refuse_unconfirmed(folder)
         with folder.locked():
@@ -69,6 +70,7 @@ def take_inline(run_or_folder: str) -> RunFolder:
         folder, run = find_with_row(store, run_or_folder)
         if run is not None:
             refuse_with_keeper(run)
+        refuse_trial(folder)
         refuse_ended(folder)
         refuse_unconfirmed(folder)
         with folder.locked():

@@ -7,6 +7,7 @@ a lost database loses no run; one that was moved is followed.
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, NotFound, RatchetError
 from ratchet.files import expanded, ratchet_home
-from ratchet.records import RunKind, RunStatus
+from ratchet.records import RunKind, RunRelation, RunStatus
 from ratchet.run_folder import RunFolder
 from ratchet.supervisor.ingest import AT_WORK, ENDS, ingest
 
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a new run is made from: another run and what it is to it, and the draft that is used up, if any."""
+
+    run: str | None
+    relation: RunRelation | None
+    draft: str | None = None
 
 
 @contextmanager
@@ -44,23 +54,25 @@ def new_run(
     *,
     kind: RunKind = "full",
     is_kept: bool = False,
+    origin: Origin | None = None,
 ) -> RunFolder:
-    """Make the folder of a run and its row in the database, or neither of them.
+    """Make the folder of a run and its row in the database, or neither of them; a draft that it comes from is used up.
 
     Raises:
-        Conflict, DiskFull: one of them cannot be made.
+        Conflict, DiskFull: one of them cannot be made, or somebody else has launched or dropped the draft meanwhile.
     """
-    folder = RunFolder.create(config, out, confirmation, kind)
+    source = {"run": origin.run, "relation": origin.relation} if origin and origin.run else None
+    folder = RunFolder.create(config, out, confirmation, kind, source)
     try:
         with open_store() as store:
-            register(store, folder, is_kept=is_kept)
+            register(store, folder, is_kept=is_kept, draft=origin.draft if origin else None)
     except BaseException:
         folder.undo_create()
         raise
     return folder
 
 
-def register(store: "RunStore", folder: RunFolder, *, is_kept: bool) -> "StoredRun":
+def register(store: "RunStore", folder: RunFolder, *, is_kept: bool, draft: str | None = None) -> "StoredRun":
     """Enter a run that was just made: in the keeper's queue, or worked on by this process.
 
     Raises:
@@ -69,18 +81,27 @@ def register(store: "RunStore", folder: RunFolder, *, is_kept: bool) -> "StoredR
     record = folder.read_run()
     mark_kept(folder, is_kept)
     _make_way(store, folder.path)
-    now = datetime.now(UTC)
-    return store.add(
-        folder.read_config(),
-        id=record["id"],
-        status="queued" if is_kept else "starting",
-        folder=folder.path,
-        created_at=datetime.fromisoformat(record["created_at"]),
-        queued_at=now if is_kept else None,
-        kind=record.get("kind", "full"),
-        confirmation=record.get("report"),
-        is_kept=is_kept,
-    )
+    status: RunStatus = "queued" if is_kept else "starting"
+    fields: dict[str, Any] = {
+        "folder": folder.path,
+        "queued_at": datetime.now(UTC) if is_kept else None,
+        "kind": record.get("kind", "full"),
+        "confirmation": record.get("report"),
+        "is_kept": is_kept,
+        **_source(store, record),
+    }
+    created_at = datetime.fromisoformat(record["created_at"])
+    try:
+        return store.add(
+            folder.read_config(), id=record["id"], status=status, created_at=created_at, draft=draft, **fields
+        )
+    except Conflict:
+        # Whoever listed runs in the instant since the folder was made has entered it already.
+        with suppress(NotFound):
+            if draft is None and store.get(record["id"]).folder == folder.path:
+                store.move(record["id"], ["starting", "queued"], status, **fields)
+                return store.get(record["id"])
+        raise
 
 
 def mark_kept(folder: RunFolder, is_kept: bool) -> None:
@@ -146,11 +167,19 @@ def all_runs(store: "RunStore", project: str | None = None) -> "list[StoredRun]"
         folder = None if run.folder is None else RunFolder(run.folder)
         if folder is not None and not folder.is_there():
             continue
-        if folder is not None and run.status not in ENDS:
+        if folder is not None and folder.journal_bytes() > run.journal_offset:
             with _named_in_log():
                 run = ingest(store, run, folder)
         found.append(run)
     return found
+
+
+def is_taken_up(run_id: str, *, has_ended: bool) -> bool:
+    """Tell whether the keeper takes up a run that nobody works on now: one in its queue, or whose worker has died."""
+    with suppress(RatchetError), open_store() as store:
+        run = store.get(run_id)
+        return run.is_kept and (run.status == "queued" or (run.status in AT_WORK and not has_ended))
+    return False
 
 
 def bring_up_to_date(folder: RunFolder) -> None:

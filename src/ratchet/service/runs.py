@@ -19,9 +19,8 @@ from ratchet.report_card import Confirmation
 from ratchet.run_folder import RunFolder
 from ratchet.service.queueing import Queued, refuse_function, take_inline, waiting
 from ratchet.service.readiness import prepared_run
-from ratchet.service.registry import all_runs, bring_up_to_date, find_run, find_stored, new_run, open_store
+from ratchet.service.registry import Origin, all_runs, bring_up_to_date, find_run, find_stored, new_run, open_store
 from ratchet.service.reports import Ask, confirmed, state
-from ratchet.service.trials import refuse_trial
 from ratchet.shown import most_expensive
 from ratchet.supervisor.ingest import AT_WORK
 
@@ -76,7 +75,7 @@ class RunSummary:
         return by_round if self.ended is None else self.ended.get("cost", by_round)
 
 
-def create_and_train(
+def create_and_train(  # noqa: PLR0913 - the door for every surface: each gives some of these
     config: RunConfig,
     out: Path | None = None,
     *,
@@ -85,6 +84,7 @@ def create_and_train(
     against: Sequence[Path] = (),
     ask: Ask | None = None,
     on_launch: Callable[[Launch], None] = lambda launch: None,
+    origin: Origin | None = None,
 ) -> RunResult:
     """Check a run, make its folder, and work on it until it ends. A run that fails its checks leaves no folder.
 
@@ -96,6 +96,7 @@ def create_and_train(
         against: JSONL files of rows that the user scores on: no row to train on may be among them.
         ask: Shown the report of the verifier where none is confirmed yet; None where nobody can be asked.
         on_launch: Told what is about to start, once.
+        origin: The run or draft that it is made from.
 
     Raises:
         InvalidSetting, IncompatibleData, ModelUnavailable, DiskFull, MetricRefused, SandboxUnavailable: before any
@@ -106,8 +107,13 @@ def create_and_train(
     from ratchet import worker
 
     watch = watch or worker.Watch()
-    prepared, folder, launch = _made(config, out, function, against, ask, watch.on_progress, is_kept=False)
-    on_launch(launch)
+    asked = _Asked(config, out, function, against, ask, is_kept=False, origin=origin)
+    prepared, folder, launch = _made(asked, watch.on_progress)
+    try:
+        on_launch(launch)
+    except BaseException:
+        prepared.close()
+        raise
     try:
         return worker.run(folder, prepared=prepared, function=function, watch=watch)
     finally:
@@ -122,6 +128,7 @@ def create_and_queue(
     ask: Ask | None = None,
     on_launch: Callable[[Launch], None] = lambda launch: None,
     on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
+    origin: Origin | None = None,
 ) -> Queued:
     """Check a run and confirm its report as ``create_and_train`` does, and leave the work to the keeper.
 
@@ -130,36 +137,41 @@ def create_and_queue(
         RatchetError: those of ``create_and_train`` before any round.
     """
     refuse_function(config)
-    prepared, folder, launch = _made(config, out, None, against, ask, on_progress, is_kept=True)
+    asked = _Asked(config, out, None, against, ask, is_kept=True, origin=origin)
+    prepared, folder, launch = _made(asked, on_progress)
     prepared.close()
     on_launch(launch)
     with open_store() as store:
         return waiting(store, store.get(folder.run_id))
 
 
-def _made(
-    config: RunConfig,
-    out: Path | None,
-    function: Callable[..., Any] | None,
-    against: Sequence[Path],
-    ask: Ask | None,
-    on_progress: Callable[[str, int, int], None],
-    *,
-    is_kept: bool,
-) -> "tuple[Prepared, RunFolder, Launch]":
+@dataclass(frozen=True)
+class _Asked:
+    """What a run is asked for with; ``is_kept``: the keeper is to work on it."""
+
+    config: RunConfig
+    out: Path | None
+    function: Callable[..., Any] | None
+    against: Sequence[Path]
+    ask: Ask | None
+    is_kept: bool
+    origin: Origin | None
+
+
+def _made(asked: _Asked, on_progress: Callable[[str, int, int], None]) -> "tuple[Prepared, RunFolder, Launch]":
     """Check a run, have its report confirmed, and make its folder and its row in the database."""
     with open_store():
         pass  # a database that cannot be used is known before a report is made
-    prepared = prepared_run(config, out, function=function, against=against)
+    prepared = prepared_run(asked.config, asked.out, function=asked.function, against=asked.against)
     from ratchet.engine.policy import device_name
 
     try:
         record, report = None, f"none: {prepared.config.objective} learns from given answers, not from its verifier"
         if prepared.config.objective == "rl":
-            confirmation = confirmed(prepared, ask, on_progress)
+            confirmation = confirmed(prepared, asked.ask, on_progress)
             record, report = confirmation.model_dump(mode="json"), state(confirmation, prepared.config)
         device = device_name(prepared.config.device)
-        folder = new_run(prepared.config, out, record, is_kept=is_kept)
+        folder = new_run(prepared.config, asked.out, record, is_kept=asked.is_kept, origin=asked.origin)
     except BaseException:
         prepared.close()
         raise
@@ -178,7 +190,6 @@ def resume(
         Conflict: it has ended, another process works on it, it cannot go on here to the same result, or it never began
             and the report of its verifier is not confirmed; or it is a trial.
     """
-    refuse_trial(find_run(run_or_folder))
     folder = take_inline(run_or_folder)
     from ratchet import worker
 

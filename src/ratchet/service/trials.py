@@ -143,18 +143,6 @@ def run_trial(
     return _of_folder(folder)
 
 
-def refuse_trial(folder: RunFolder) -> None:
-    """Refuse to go on with a trial, or from one: it keeps nothing.
-
-    Raises:
-        Conflict: the run is one.
-    """
-    if folder.kind == "trial":
-        raise Conflict(
-            f"Run {folder.run_id} is a trial, which keeps nothing to go on with. Start another: ratchet trial."
-        )
-
-
 def find_trial(run_or_folder: str) -> Trial:
     """Return an earlier trial.
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -28,30 +29,35 @@ class StoredAdapter:
     created_at: datetime
 
 
+class NewAdapter(NamedTuple):
+    """An adapter that a run has ended with; fields as of ``StoredAdapter``."""
+
+    base_model: str
+    revision: str
+    sha256: str
+    folder: Path | None
+    url: str = ""
+
+
+def enter(session: Session, run: str, new: NewAdapter) -> Adapter:
+    """Enter the adapter that a run ended with, in place of the one that it ended with before it was resumed."""
+    adapter = session.scalar(sa.select(Adapter).where(Adapter.run_id == run))
+    if adapter is None:
+        adapter = Adapter(run_id=run)
+        session.add(adapter)
+    if adapter.sha256 != new.sha256:
+        adapter.created_at = datetime.now(UTC)
+    adapter.base_model, adapter.revision, adapter.sha256 = new.base_model, new.revision, new.sha256
+    adapter.folder, adapter.url = None if new.folder is None else str(new.folder), new.url
+    session.flush()
+    return adapter
+
+
 class AdapterStore:
     """The adapters of all runs, one a run."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    def enter(
-        self, run: str, *, base_model: str, revision: str, sha256: str, folder: Path | None, url: str = ""
-    ) -> StoredAdapter:
-        """Enter the adapter that a run ended with, in place of the one that it ended with before it was resumed."""
-
-        def work(session: Session) -> StoredAdapter:
-            adapter = session.scalar(sa.select(Adapter).where(Adapter.run_id == run))
-            if adapter is None:
-                adapter = Adapter(run_id=run)
-                session.add(adapter)
-            if adapter.sha256 != sha256:
-                adapter.created_at = datetime.now(UTC)
-            adapter.base_model, adapter.revision, adapter.sha256 = base_model, revision, sha256
-            adapter.folder, adapter.url = None if folder is None else str(folder), url
-            session.flush()
-            return _stored(adapter)
-
-        return self._database.write(work)
 
     def all(self) -> list[StoredAdapter]:
         """Return every adapter, that of the run which ended first first."""

@@ -19,7 +19,7 @@ from ratchet.config import RunConfig
 from ratchet.errors import Conflict, NotFound
 from ratchet.records import Ending, RoundRecord, RunKind, RunRelation, RunStatus
 from ratchet.run_folder import new_run_id
-from ratchet.store.adapters import AdapterStore
+from ratchet.store.adapters import AdapterStore, NewAdapter, enter
 from ratchet.store.database import Database
 from ratchet.store.models import Run, RunRound
 
@@ -83,17 +83,26 @@ class RunStore:
         self._database = database
         self.adapters = AdapterStore(database)
 
-    def add(self, config: RunConfig, *, id: str | None = None, status: RunStatus = "draft", **given: Any) -> StoredRun:
+    def add(
+        self,
+        config: RunConfig,
+        *,
+        id: str | None = None,
+        status: RunStatus = "draft",
+        draft: str | None = None,
+        **given: Any,
+    ) -> StoredRun:
         """Enter a run and return it.
 
         Args:
             config: Its settings. They name the project, unless ``given`` does.
             id: A new one by default.
             status: "draft" by default; every other one needs ``folder``.
+            draft: The draft that it comes from, which goes.
             given: Further fields of ``StoredRun``.
 
         Raises:
-            Conflict: there is a run of this id, or one in this folder.
+            Conflict: there is a run of this id, or one in this folder; or the draft is gone.
             NotFound: there is no run ``source_run``.
         """
         _check_names(given, _CHANGEABLE - {"config"})
@@ -108,6 +117,8 @@ class RunStore:
                 raise Conflict(f"The database has another run in {run.folder}.")
             if run.source_run is not None:
                 _get(session, run.source_run)
+            if draft is not None and not _removed(session, draft):
+                raise Conflict(f"Draft {draft} was launched or dropped meanwhile.")
             session.add(Run(**_columns(_values(run))))
 
         self._database.write(work)
@@ -167,12 +178,7 @@ class RunStore:
 
     def remove_draft(self, id: str) -> bool:
         """Remove a draft; tell whether it was one, and still there."""
-
-        def work(session: Session) -> bool:
-            is_draft = sa.and_(Run.id == id, Run.status == "draft")
-            return cast(sa.CursorResult[Any], session.execute(sa.delete(Run).where(is_draft))).rowcount == 1
-
-        return self._database.write(work)
+        return self._database.write(lambda session: _removed(session, id))
 
     def claim(self, host: str, slot: str, fits: Callable[[StoredRun], bool]) -> StoredRun | None:
         """Take the oldest queued run of the keeper that ``fits``, move it to starting in this slot, and return it.
@@ -193,6 +199,7 @@ class RunStore:
         offset_after: int,
         records: Sequence[RoundRecord],
         target: RunStatus | None = None,
+        adapter: NewAdapter | None = None,
         **changes: Any,
     ) -> bool:
         """Enter what a piece of the journal says, all of it or nothing; tell whether that was done.
@@ -205,6 +212,7 @@ class RunStore:
             offset_after: Where it ends.
             records: The rounds in it.
             target: The status that the run has after it; None: as it was.
+            adapter: What the run has ended with in it.
             changes: Other fields that changed.
 
         Returns:
@@ -222,6 +230,8 @@ class RunStore:
                 return False
             for record in records:
                 session.merge(RunRound(run_id=id, number=record.round, record=record.model_dump(mode="json")))
+            if adapter is not None:
+                enter(session, id, adapter)
             return True
 
         return self._database.write(work)
@@ -305,3 +315,9 @@ def _readable(rows: Sequence[Run]) -> list[StoredRun]:
         except Conflict as error:
             log.warning("%s", error)
     return found
+
+
+def _removed(session: Session, draft: str) -> bool:
+    """Remove a draft; tell whether it was one, and still there."""
+    is_draft = sa.and_(Run.id == draft, Run.status == "draft")
+    return cast(sa.CursorResult[Any], session.execute(sa.delete(Run).where(is_draft))).rowcount == 1

@@ -9,12 +9,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ratchet.files import damage_as_error
 from ratchet.journal import read_from
 from ratchet.records import RoundRecord, RunStatus
 from ratchet.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
+    from ratchet.store.adapters import NewAdapter
 
 ENDS: tuple[RunStatus, ...] = ("completed", "stopped_early", "failed", "cancelled")
 AT_WORK: tuple[RunStatus, ...] = ("starting", "training", "saving")
@@ -32,24 +34,26 @@ def ingest(store: "RunStore", run: "StoredRun", folder: RunFolder) -> "StoredRun
         if not piece:
             return run
         events, end = [event for event, _ in piece], piece[-1][1]
-        records, target, changes = _told(run, events)
+        with damage_as_error(folder.events_path):
+            records, target, changes = _told(run, events)
         # Whether or not somebody else was first, there may be more by now.
-        store.ingest(run.id, run.journal_offset, end, records, target, **changes)
+        adapter = _adapter(run, changes, folder) if target in ENDS else None
+        store.ingest(run.id, run.journal_offset, end, records, target, adapter, **changes)
         run = store.get(run.id)
-        if run.adapter_sha256 and run.status in ENDS and run.kind == "full":
-            _enter_adapter(store, run, folder)
 
 
-def _enter_adapter(store: "RunStore", run: "StoredRun", folder: RunFolder) -> None:
-    """Enter the adapter that a run has ended with: again for the same one changes nothing."""
-    fixed = folder.read_run().get("fixed", {})
-    store.adapters.enter(
-        run.id,
+def _adapter(run: "StoredRun", changes: dict[str, Any], folder: RunFolder) -> "NewAdapter | None":
+    """Return the adapter that a full run has just ended with; None where it has none."""
+    if run.kind != "full" or not changes.get("adapter_sha256"):
+        return None
+    from ratchet.store.adapters import NewAdapter
+
+    return NewAdapter(
         base_model=run.config.model,
-        revision=str(fixed.get("model_identity", "")),
-        sha256=str(run.adapter_sha256),
+        revision=str(folder.read_run().get("fixed", {}).get("model_identity", "")),
+        sha256=str(changes["adapter_sha256"]),
         folder=folder.adapter_path,
-        url=run.artifacts_url,
+        url=str(changes.get("artifacts_url", run.artifacts_url)),
     )
 
 

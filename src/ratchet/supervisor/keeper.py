@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from ratchet.ancestry import last_end
 from ratchet.errors import Conflict, RatchetError
 from ratchet.files import check_room
 from ratchet.outside import close_from_outside
@@ -187,7 +188,7 @@ class Keeper:
             minutes = counted(run.config.limits.stall_minutes, "minute")
             self._end(run, folder, followed.killed_as, f"The run made no progress for more than {minutes}.")
         elif refusal := _refusal(folder):
-            self._end(run, folder, "error", refusal)
+            self._end(run, folder, refusal["ending"], refusal["message"])
         else:
             # A worker that could not write its end for want of room says nothing of the run.
             check_room(folder.path, _ROOM_BYTES)
@@ -207,7 +208,8 @@ class Keeper:
                 times = f"That was the {_ordinal(run.attempts)} time in a row without a new finished round."
                 self._end(run, folder, died.ending, f"{died.cause} {times}")
                 return
-            self.say(f"Run {run.id}: {died.cause[0].lower()}{died.cause[1:]} It goes on from its last finished round.")
+            place = "begins again" if run.rounds_done is None else f"goes on after round {run.rounds_done}"
+            self.say(f"Run {run.id}: {died.cause[0].lower()}{died.cause[1:]} It {place}.")
         slot = next((slot for slot in self.slots if slot.name == run.slot), None)
         if slot is None:
             self.store.move(run.id, AT_WORK, "queued", slot="")
@@ -219,9 +221,8 @@ class Keeper:
         """End a run that has no worker."""
         with folder.locked():
             event = close_from_outside(folder, ending, cause)
-            last = _last_event(folder)
         run = ingest(self.store, run, folder)
-        if run.status not in ENDS and last.get("event") == "ended":
+        if run.status not in ENDS and last_end(folder.path) is not None:
             # It had ended before, and no worker has got so far as to begin anew: it is again what it was.
             changes = {"ended_at": datetime.now(UTC), "ending": event["ending"], "stop_requested_at": None}
             message = event["message"] if ending == "stopped" else f"{cause} {event['message']}"
@@ -325,14 +326,10 @@ def _progress(folder: RunFolder) -> int | None:
     return None
 
 
-def _last_event(folder: RunFolder) -> dict[str, Any]:
-    return next(reversed(list(folder.events())), {})
-
-
-def _refusal(folder: RunFolder) -> str:
-    """Return why the last worker did not work on the run; empty where it did."""
-    last = _last_event(folder)
-    return str(last["message"]) if last.get("event") == "refused" else ""
+def _refusal(folder: RunFolder) -> dict[str, Any] | None:
+    """Return the event in which the last worker says why it did not work on the run; None where it did."""
+    last: dict[str, Any] = next(reversed(list(folder.events())), {})
+    return {"ending": "error", **last} if last.get("event") == "refused" else None
 
 
 def _ordinal(number: int) -> str:

@@ -5,6 +5,7 @@ LOCK is the number of the open file in which whoever started this process handed
 
 import sys
 
+from ratchet.endings import ending_of
 from ratchet.errors import RatchetError
 from ratchet.run_folder import RunFolder
 from ratchet.run_state import refuse_unconfirmed
@@ -26,7 +27,7 @@ def main(arguments: list[str]) -> int:
         result = run(folder, lock=lock)
     except RatchetError as error:
         sys.stderr.write(f"Error: {error}\n")
-        _say_refused(folder, str(error), events_before)
+        _say_refused(folder, error, events_before)
         return 1
     except Exception as error:
         # Not the exception's text: it may quote what a model wrote.
@@ -36,11 +37,11 @@ def main(arguments: list[str]) -> int:
     return 0 if result.adapter else 1
 
 
-def _say_refused(folder: RunFolder, message: str, events_before: int) -> None:
+def _say_refused(folder: RunFolder, error: RatchetError, events_before: int) -> None:
     """Say in the journal why this process does not work on the run, unless it has just said there how it ended."""
     new = [event["event"] for event in folder.events()][events_before:]
     if "ended" not in new:
-        folder.append_event("refused", message=message)
+        folder.append_event("refused", message=str(error), ending=ending_of(error))
 
 
 if __name__ == "__main__":

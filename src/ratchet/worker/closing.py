@@ -12,7 +12,7 @@ from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import number_of_rounds
 from ratchet.errors import DiskFull, RatchetError
 from ratchet.health import examine, found_in_words
-from ratchet.outside import adapter_checksum
+from ratchet.outside import adapter_checksum, ended_from_outside
 from ratchet.readiness import highest_reward
 from ratchet.records import Ending, RoundRecord, RunResult
 from ratchet.worker.session import Session
@@ -29,6 +29,9 @@ _LIMITS: dict[Ending, tuple[str, str]] = {
 def close(session: Session, prepared: Prepared, ending: Ending, message: str) -> RunResult:
     """Write the closing event and return the result."""
     folder, progress = session.folder, session.progress
+    if progress is None and folder.checkpoint_path.exists():
+        # Ended before it got back to where an earlier session stood: what that one kept is kept.
+        return ended_from_outside(folder, ending, message or WHY.get(ending, ""), seconds=session.budget.elapsed)
     status = status_of(ending, has_adapter=progress is not None)
     if progress is None:
         message = message or _nothing_kept(session, ending)

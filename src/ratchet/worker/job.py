@@ -8,7 +8,7 @@ from ratchet.config import LimitSettings
 from ratchet.endings import WHY, status_of
 from ratchet.engine.budget import TimeBudget
 from ratchet.engine.prepare import Prepared, prepare
-from ratchet.outside import close_from_outside
+from ratchet.outside import ended_from_outside
 from ratchet.records import RunResult, RunStatus
 from ratchet.run_folder import RunFolder
 from ratchet.run_state import refuse_ended
@@ -50,6 +50,8 @@ def run(
         heartbeat = Heartbeat(folder, watch or Watch())
         session = Session(folder, heartbeat.watch, TimeBudget.of(_limits(folder, config.limits), now))
         if folder.stop_path.exists():
+            if prepared is not None:
+                prepared.close()
             return _stopped_at_the_start(folder)
         with (
             signals(session),
@@ -65,7 +67,9 @@ def run(
                 with session.phase("checking settings and data"):
                     prepared = from_own_copy(prepared or prepare(config, function), folder)
                 if folder.kind == "trial":
-                    return trial.work(session, prepared, is_checked=is_checked)
+                    result = trial.work(session, prepared, is_checked=is_checked)
+                    send_files()
+                    return result
                 job = rl if config.objective == "rl" else tuning
                 ending, message = job.rounds(session, prepared)
             except Exception as error:
@@ -85,7 +89,7 @@ def run(
 def _finish_trackers(session: Session, status: RunStatus) -> None:
     """Before the run's end is in the journal, so that whatever a tracker does wrong at the end is noted there too."""
     if session.trackers:
-        session.trackers.finish(status)
+        session.trackers.finish(status, session.progressed)
 
 
 def _limits(folder: RunFolder, limits: LimitSettings) -> LimitSettings:
@@ -99,6 +103,4 @@ def _limits(folder: RunFolder, limits: LimitSettings) -> LimitSettings:
 
 def _stopped_at_the_start(folder: RunFolder) -> RunResult:
     """End a run that was asked to stop before its worker began: nothing need be loaded for that."""
-    event = close_from_outside(folder, "stopped", WHY["stopped"])
-    adapter = str(folder.adapter_path) if event.get("adapter_sha256") else None
-    return RunResult.model_validate({**event, "run": folder.run_id, "folder": str(folder.path), "adapter": adapter})
+    return ended_from_outside(folder, "stopped", WHY["stopped"])

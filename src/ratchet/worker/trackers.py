@@ -59,8 +59,8 @@ class Trackers:
             elif self._is_stuck(name):
                 self._drop(name, "hangs")
 
-    def finish(self, status: RunStatus) -> None:
-        """Tell every tracker how the run ended, and wait for them for a while."""
+    def finish(self, status: RunStatus, on_wait: Callable[[], None]) -> None:
+        """Tell every tracker how the run ended, and wait for them for a while; ``on_wait`` is called meanwhile."""
         until = time.monotonic() + CLOSING_SECONDS
         for started in self._running.values():
             if started.process.stdin:
@@ -68,11 +68,14 @@ class Trackers:
                     started.process.stdin.write(f"{status}\n".encode())
                     started.process.stdin.close()
         for name, started in list(self._running.items()):
-            try:
-                if started.process.wait(max(0.0, until - time.monotonic())):
-                    self._drop(name, "failed")
-            except subprocess.TimeoutExpired:
+            while (code := started.process.poll()) is None and time.monotonic() < until:
+                on_wait()
+                with suppress(subprocess.TimeoutExpired):
+                    started.process.wait(min(1.0, max(0.0, until - time.monotonic())))
+            if code is None:
                 self._drop(name, "hangs")
+            elif code:
+                self._drop(name, "failed")
         self._running = {}
 
     def let_go(self) -> None:

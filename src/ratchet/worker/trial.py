@@ -18,14 +18,16 @@ from ratchet.engine.prediction import advice, answers_of, predicted
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import Engine
 from ratchet.engine.trial import MOST_PROMPTS, Measured, PhaseLog, Trial, size_of
-from ratchet.engine.usage import MemoryMeter, device_limit, host_limit
+from ratchet.engine.usage import MemoryMeter, device_limit
 from ratchet.errors import DiskFull, Interrupted, RatchetError
 from ratchet.files import write_atomically
+from ratchet.host_memory import host_memory
 from ratchet.model_files import model_config
 from ratchet.readiness import window_of
 from ratchet.records import Ending, RoundRecord, RunResult, Seconds, Validation
 from ratchet.round_lines import rollout_row
 from ratchet.trial_report import Estimate, HoldsFor, TrialReport
+from ratchet.worker.memory import memory_in_words
 from ratchet.worker.rl import engine_of
 from ratchet.worker.session import Session
 
@@ -76,9 +78,10 @@ def _measure(session: Session, prepared: Prepared, log: PhaseLog, found: dict[st
         session.check()
         size = size_of(prepared, policy, plan)
         session.event("planned", rounds=1, prompts=min(size.prompts, MOST_PROMPTS))
-        measured = Trial(config, engine, new_grader(prepared), log, session.check).measure(
-            prepared, size, lambda: _seconds_left(session)
-        )
+        with memory_in_words(session, prepared):
+            measured = Trial(config, engine, new_grader(prepared), log, session.check).measure(
+                prepared, size, lambda: _seconds_left(session)
+            )
         answers = answers_of(measured.groups)
         prompts = {"training_prompts": len(measured.groups), "validation_prompts": measured.validation_prompts}
         found |= {"answers": answers, **prompts}
@@ -134,7 +137,7 @@ def _save(session: Session, engine: Engine, measured: Measured) -> None:
 def _with_shares(estimate: Estimate, log: PhaseLog, device: Any) -> Estimate:
     """Add which share of the host's and of the device's memory the full run is expected to take."""
     total, base = device_limit(device), log.meter.base
-    host = None if estimate.host_bytes is None or base is None else (base + estimate.host_bytes) / host_limit()
+    host = None if estimate.host_bytes is None or base is None else (base + estimate.host_bytes) / host_memory()
     reserved = estimate.device_reserved_bytes
     share = None if reserved is None or total is None else reserved / total
     return estimate.model_copy(update={"host_share": host, "device_share": share})

@@ -55,6 +55,9 @@ def uploading(session: Session) -> Iterator[Callable[[], None]]:
     try:
         yield uploads.finish
         uploads.send_last()
+    except Exception:
+        uploads.send_last()  # how it failed is what somebody will want to read
+        raise
     finally:
         uploads.sender.give_up()
 
@@ -130,6 +133,7 @@ class _Uploads:
         while not self.sender.waited(max(0.0, min(_SECONDS_BETWEEN_SIGNS, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
                 return False
+            self._session.progressed()  # it waits for no longer than it may
             if shown != (shown := self.sender.pieces):
                 self._session.watch.on_progress("uploading", 0, 0)
         return True

@@ -84,7 +84,9 @@ class Watchdog:
             looked = now
             bytes_now = moved_bytes()
             is_loading = self._session.is_setting_up and bytes_now - moved >= _WORTH_NOTING_BYTES
-            if self._session.progress_count != count or is_loading:
+            if is_loading:
+                self._session.progressed()  # so that whoever looks from outside sees it too
+            if self._session.progress_count != count:
                 still = 0.0
             count, moved = self._session.progress_count, bytes_now
             if still >= self._limit:
@@ -99,7 +101,7 @@ class Watchdog:
             session.folder.log(f"stalled at {_place(self._worker)}")
         if self._worker is threading.main_thread() and session.handles_signals:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-        if self._sleep(min(_ORDERLY_SECONDS, self._limit)):
+        if self._ends_by_itself():
             return
         # Taken so that the run is not closed in the middle of a write; not waited for where the write is what hangs.
         session.writing.acquire(timeout=_LAST_WORDS_SECONDS)
@@ -108,6 +110,15 @@ class Watchdog:
         last_words.start()
         last_words.join(_LAST_WORDS_SECONDS)
         os._exit(EXIT_TASK)
+
+    def _ends_by_itself(self) -> bool:
+        """Wait for an end in good order as long as it comes on: what closing takes has bounds of its own."""
+        while True:
+            count = self._session.progress_count
+            if self._sleep(min(_ORDERLY_SECONDS, self._limit)):
+                return True
+            if self._session.progress_count == count:
+                return False
 
 
 def moved_bytes() -> int:
