@@ -10,8 +10,8 @@ from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.run_folder import RunFolder
 from ratchet.service import lifecycle
 from ratchet.service.actions import possible, refuse
-from ratchet.service.lifecycle import Origin, laid_over
-from ratchet.service.runs import Launch
+from ratchet.service.lifecycle import laid_over
+from ratchet.service.registry import Origin, new_run
 from ratchet.store import Database, RunStore
 
 from .small_runs import adapter_bytes, ended, records, small
@@ -108,11 +108,12 @@ def test_a_draft_is_saved_launched_and_used_up(tmp_path):
     again = lifecycle.duplicate(draft.id, {"seed": "6"})
     assert again.config.seed == 6
     made = lifecycle.launching(draft.id)
-    folder = RunFolder.create(made.config, tmp_path / "launched")
-    lifecycle.made(made.origin, Launch("cpu", None, None, "", folder.path, made.config))
+    launched = new_run(made.config, tmp_path / "launched", origin=made.origin)
     assert [one.id for one in drafts()] == [again.id]
+    assert launched.read_run()["source"] == {"run": done.run_id, "relation": "duplicate"}
     with pytest.raises(Conflict, match="launched or dropped meanwhile"):
-        lifecycle.made(made.origin, Launch("cpu", None, None, "", folder.path, made.config))
+        new_run(made.config, tmp_path / "again", origin=made.origin)
+    assert not (tmp_path / "again").exists()
     with pytest.raises(NotFound):
         lifecycle.launching(draft.id)
     lifecycle.drop(again.id)
@@ -159,3 +160,17 @@ def test_the_commands_speak_to_machines(ratchet_command, tmp_path):
     assert (code, json.loads(out)["error"]["code"]) == (3, "not_found")
     code, out, _ = ratchet_command("runs", "retry", done.path, "--json")
     assert (code, json.loads(out)["error"]["code"]) == (3, "conflict")
+
+
+def test_a_length_or_a_preset_that_changes_takes_the_place_of_the_other():
+    stored = build({}).resolved()
+    assert (laid_over(stored, {"max_steps": "10"}).rl.max_steps, stored.rl.rounds) == (10, 20)
+    hosted = laid_over(stored, {"preset": "hosted_steps"}).resolved()
+    assert (hosted.preset, hosted.rl.max_steps, hosted.rl.prompts_per_round, hosted.rate) == (
+        "hosted_steps",
+        100,
+        1,
+        1e-6,
+    )
+    assert laid_over(hosted, {"objective": "sft"}).rate == 2e-4
+    assert laid_over(hosted, {"rounds": "3"}).rl.max_steps is None

@@ -321,7 +321,7 @@ def test_one_that_is_stuck_while_the_run_goes_on_is_dropped(tmp_path, monkeypatc
         (note,) = notes
         assert note.startswith("Tracker mlflow hangs and is left out")
         watched.look(3)
-        watched.finish("completed")
+        watched.finish("completed", lambda: None)
     assert len(notes) == 1
     assert not trackers_left(folder)
 

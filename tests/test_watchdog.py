@@ -26,6 +26,9 @@ class Watched:
         monkeypatch.setattr(watchdog, "moved_bytes", lambda: self.bytes)
         monkeypatch.setattr(Watchdog, "end", self._end)
 
+    def progressed(self):
+        self.progress_count += 1
+
     def _end(self, _=None):
         self.ended_at = self.looks
 

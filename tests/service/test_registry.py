@@ -189,3 +189,32 @@ def test_a_verifier_that_is_a_function_of_this_process_is_not_queued(tmp_path):
         service.queue_again(folder.run_id)
     with pytest.raises(InvalidSetting, match="Python function of this process"):
         service.create_and_queue(RunConfig.model_validate({"verifier": python}))
+
+
+def test_a_run_that_somebody_listed_in_the_instant_it_was_made_is_entered_as_meant(tmp_path):
+    folder = made(tmp_path / "run", is_registered=False)
+    find_run(str(folder.path))  # adopts it, as a run at work
+    with open_store() as store:
+        run = register(store, folder, is_kept=True)
+    assert (run.status, run.is_kept) == ("queued", True)
+
+
+def test_a_resumed_run_is_listed_by_what_it_does_now(tmp_path):
+    folder = made(tmp_path / "run")
+    folder.append_event("ended", **{**ENDED, "status": "stopped_early", "ending": "stopped"})
+    assert listed() == [(folder.run_id, "stopped_early")]
+    folder.append_event("started", run=folder.run_id, resumed=True)
+    assert listed() == [(folder.run_id, "interrupted")]
+    with folder.locked():
+        assert listed() == [(folder.run_id, "starting")]
+
+
+@pytest.mark.parametrize(
+    "event", [{"event": "round", "record": {"round": 0}}, {"event": "planned", "rounds": "x"}, {"event": "started"}]
+)
+def test_a_journal_that_cannot_be_read_costs_no_other_run_its_place_in_the_list(event, tmp_path, caplog):
+    bad, good = made(tmp_path / "bad"), made(tmp_path / "good")
+    bad.events_path.write_text(json.dumps(event) + "\n")
+    good.append_event("ended", **ENDED)
+    assert (good.run_id, "completed") in listed()
+    assert str(bad.events_path) in caplog.text

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from ratchet.config import RunConfig
 from ratchet.store import AdapterStore, Database, RunStore
+from ratchet.store.adapters import NewAdapter, enter
 from ratchet.store.models import (
     Adapter,
     Benchmark,
@@ -107,13 +108,18 @@ def test_what_there_may_be_once_is_refused_twice(database, table, change):
 def test_a_run_has_one_adapter_which_a_resumed_run_replaces(database):
     store = AdapterStore(database)
     assert store.all() == []
-    given = {"base_model": "tiny", "revision": "c0", "sha256": "a" * 64, "folder": Path("/runs/r1/adapter")}
-    first = store.enter("r1", **given)
+
+    def entered(run, new):
+        database.write(lambda session: bool(enter(session, run, new)))
+        [stored] = store.all()
+        return stored
+
+    given = NewAdapter(base_model="tiny", revision="c0", sha256="a" * 64, folder=Path("/runs/r1/adapter"))
+    first = entered("r1", given)
     assert (first.run, first.base_model, first.revision, first.url) == ("r1", "tiny", "c0", "")
-    assert store.all() == [first]
     # The same weights again, now in the storage too: made when they were.
-    assert store.enter("r1", **given, url="s3://b/r1").created_at == first.created_at
-    later = store.enter("r1", **{**given, "sha256": "b" * 64})
-    assert (store.all(), later.sha256, later.created_at > first.created_at) == ([later], "b" * 64, True)
+    assert entered("r1", given._replace(url="s3://b/r1")).created_at == first.created_at
+    later = entered("r1", given._replace(sha256="b" * 64))
+    assert (later.sha256, later.created_at > first.created_at) == ("b" * 64, True)
     with pytest.raises(sa.exc.IntegrityError):
-        store.enter("nowhere", **given)
+        entered("nowhere", given)

@@ -152,7 +152,7 @@ def test_a_worker_that_is_killed_is_started_again_and_what_it_had_started_is_end
     (run,) = stage.ended(keeper, id)
     assert (run.status, len(stage.workers(0))) == ("completed", 2)
     stage.until(keeper, lambda: not child.is_alive())
-    assert any("its worker was killed. It goes on from its last finished round." in line for line in stage.said)
+    assert any("its worker was killed. It goes on after round 0." in line for line in stage.said)
 
 
 def test_three_deaths_in_a_row_without_a_finished_round_end_a_run_with_cause_and_remedy(stage):
