@@ -18,7 +18,7 @@ from ratchet.run_folder import RunFolder
 from ratchet.service.registry import register
 from ratchet.store import Database, RunStore
 from ratchet.supervisor import Keeper, LocalExecutor, Pace, Slot
-from ratchet.supervisor.ingest import ENDS
+from ratchet.supervisor.ingest import ENDS, ingest
 
 PUPPET = (sys.executable, "-P", str(Path(__file__).with_name("puppet.py")))
 WHOLE = ["started", "planned 2", "round 0", "round 1", "round 2", "saving", "ended"]
@@ -172,6 +172,20 @@ def test_a_refusal_ends_a_run_at_once_in_its_own_words(stage):
     id = stage.queue(["refused", "exit 1"], WHOLE)
     (run,) = stage.ended(stage.keeper(), id)
     assert (run.status, run.ending, len(stage.workers(0))) == ("failed", "error", 1)
+    assert run.message.startswith("The run's device was cpu and is now cuda.")
+
+
+def test_a_queued_resume_that_is_refused_leaves_the_run_what_it_was_and_the_slot_free(stage):
+    id = stage.queue(["refused", "exit 1"])
+    folder = stage.folders[0]
+    folder.append_event("started", run=folder.run_id, resumed=False)
+    folder.append_event("ended", status="stopped_early", ending="stopped", message="Stopped as asked.")
+    ingest(stage.store, stage.store.get(id), folder)
+    assert stage.store.move(id, ENDS, "queued", ending=None, ended_at=None, message="")  # as resume --queue does
+    keeper = stage.keeper()
+    stage.until(keeper, lambda: not keeper.at_work() and stage.store.get(id).status not in ("queued", "starting"))
+    run = stage.store.get(id)
+    assert (run.status, run.ending) == ("stopped_early", "stopped")
     assert run.message.startswith("The run's device was cpu and is now cuda.")
 
 
