@@ -273,6 +273,22 @@ def test_an_unforeseen_fault_exits_with_1_and_still_ends_in_json(monkeypatch, ca
     assert "quokka" not in message
 
 
+def test_an_unforeseen_fault_in_a_run_exits_with_1_and_tells_where_to_look_without_its_text(
+    monkeypatch, ratchet_command, tmp_path
+):
+    import ratchet.worker.rl
+
+    def load(*arguments):
+        raise RuntimeError("quokka")
+
+    monkeypatch.setattr(ratchet.worker.rl, "load_policy", load)
+    code, out, err = ratchet_command("train", *flags(), "--out", tmp_path / "run", "--json")
+    assert code == 1
+    assert "RuntimeError" in json.loads(out.splitlines()[-1])["error"]["message"]
+    assert "ratchet runs log" in err
+    assert "quokka" not in out + err + (tmp_path / "run" / "run.log").read_text()
+
+
 def test_every_fault_has_an_exit_code_by_its_owner():
     from ratchet import errors
 

@@ -390,3 +390,8 @@ def test_settings_of_the_usual_source_need_not_name_it():
     assert build({"data": {"heldout": 0}}).data.heldout == 0
     assert build({}, {"data.largest": "5"}).data.source == "math_pairs"
     assert "data.source is missing" in refusal({"data": {"path": "rows.jsonl"}})
+
+
+def test_what_is_filled_in_of_a_start_is_no_start_by_itself():
+    assert "Start from names no adapter" in refusal({"start_from": {"run": "r1"}})
+    assert "it must be a text of another form" in refusal({"start_from": {"adapter": "a", "sha256": "zz"}})

@@ -376,6 +376,7 @@ def _limit(finding: dict[str, Any]) -> str:
         "less_than_equal": "at most {le}",
         "less_than": "below {lt}",
         "literal_error": "{expected}",
+        "string_pattern_mismatch": "a text of another form",
         "string_too_short": "a text that is not empty",
         "string_too_long": "a text of at most {max_length} characters",
         "too_long": "at most {max_length} entries",

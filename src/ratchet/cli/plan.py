@@ -86,7 +86,8 @@ def _lines(planned: "Plan") -> dict[str, str]:
         )
     chosen = "" if planned.objective.objective == config.objective else f" (chosen: {config.objective})"
     lines["Objective advised"] = f"{planned.objective.objective}{chosen}. {planned.objective.why}"
-    lines["Expected duration"] = "not known before a trial: ratchet trial measures it"
+    by_trial = "not known before a trial: ratchet trial measures it"
+    lines["Expected duration"] = by_trial if config.objective == "rl" else "not known before it runs"
     if cost := most_expensive(config.limits):
         lines["Cost"] = cost
     return lines

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ratchet.cli import EXIT_TASK, exit_code, fault, tell
+from ratchet.cli import EXIT_OURS, EXIT_TASK, exit_code, fault, tell
 from ratchet.cli.flags import SettingsCommand, given
 from ratchet.config import RunConfig
 from ratchet.config_text import build, read_file
@@ -222,14 +222,17 @@ def carry_out(work: Callable[["Live"], RunResult], settings: RunConfig, *, as_js
     from ratchet.service.curve import draw_curve
 
     console = console_for(as_json, of_a_run=True)
-    rl = settings.rl
-    rounds = rl.rounds if isinstance(rl.rounds, int) and rl.max_steps is None else None
+    rounds = settings.rounds if isinstance(settings.rounds, int) and settings.rl.max_steps is None else None
     with Live(console, rounds, settings.limits.currency) as live:
         live.on_hard_end = lambda event: _tell_hard_end(event, live, as_json=as_json)
         try:
             result = work(live)
         except RatchetError as error:
             _end_with(error, live.run, as_json=as_json)
+        except Exception as error:
+            if live.run is None:
+                raise
+            _end_unforeseen(error, live.run, as_json=as_json)
     if as_json:
         tell(result.model_dump_json())  # first, so that whatever happens to the curve machines are told
     summary = service.summary(result.folder)
@@ -257,6 +260,15 @@ def _end_with(error: RatchetError, run: str | None, *, as_json: bool) -> NoRetur
     tell(f"Error: {error}", err=True)
     tell(json.dumps({**summary_fields(service.summary(run)), **fault(error.code, str(error))}))
     raise click.exceptions.Exit(exit_code(error))
+
+
+def _end_unforeseen(error: Exception, run: str, *, as_json: bool) -> NoReturn:
+    """End the command with a fault of ours in a run: not with its traceback, whose text may quote what a model wrote."""
+    message = f"Something unforeseen failed ({type(error).__name__}); the run's log says where: ratchet runs log {run}"
+    tell(f"Error: {message}", err=True)
+    if as_json:
+        tell(json.dumps(fault("error", message)))
+    raise click.exceptions.Exit(EXIT_OURS)
 
 
 def _tell_hard_end(event: Mapping[str, Any], live: "Live", *, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """Which adapter a run starts from."""
 
-from typing import Any
+from typing import Any, Self
 
 from pydantic import model_validator
 
@@ -31,3 +31,12 @@ class StartSettings(Settings):
     def _by_name(cls, given: Any) -> Any:
         # start_from: RUN says all there is to say.
         return {"adapter": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.adapter is None and (self.run or self.sha256):
+            raise ValueError(
+                "Start from names no adapter: give the run or the folder as start_from, or as start_from.adapter. "
+                "start_from.run and start_from.sha256 are filled in by Ratchet."
+            )
+        return self

@@ -159,14 +159,15 @@ def _objective(report: Readiness) -> ObjectiveAdvice:
         layout = found[0].format if found else None
     parts = [part.verifier for part in verifier.parts] if isinstance(verifier, CompositeVerifier) else [verifier]
     kinds = [part.kind for part in parts if part is not None]
-    are_graded = report.rows is not None and not any(isinstance(fault, IncompatibleData) for fault in report.faults)
+    # Of other objectives, and of faults that are not the rows', nothing says that they could not be graded.
+    are_graded = report.config.objective != "rl" or not any(isinstance(f, IncompatibleData) for f in report.faults)
     return advised(layout, kinds, are_graded=are_graded)
 
 
 def _memory(report: Readiness) -> tuple[tuple[MemoryPlan, ...], str]:
     config, facts = report.config, report.model
     if config.objective != "rl":
-        return (), f"Memory of {config.objective} is not estimated here; a trial measures it."
+        return (), f"Memory of {config.objective} is not estimated."
     if report.longest_prompt is None:
         return (), "Memory is not estimated: the prompts' tokens could not be counted."
     with_vllm = config.sampler.backend == "vllm" or (config.sampler.backend == "auto" and find_spec("vllm") is not None)

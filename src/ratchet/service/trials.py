@@ -118,7 +118,8 @@ def run_trial(
     """
     if config.objective != "rl":
         raise InvalidSetting(
-            f"Objective is {config.objective}, and a trial measures rl alone. Start with few rows instead (data.rows).",
+            f"Objective is {config.objective}, and a trial measures rl alone. Start the run itself with "
+            "a short Time limit: what it has learned by then is kept.",
             "objective",
         )
     prepared = prepared_run(config, out, function=function)
@@ -200,6 +201,7 @@ def _is_like(one: RunConfig, other: RunConfig) -> bool:
     def place(config: RunConfig) -> tuple[object, ...]:
         return (
             config.model,
+            config.start_from.sha256,
             config.data.source,
             *(getattr(config.data, name, None) for name in ("path", "name", "task")),
         )
