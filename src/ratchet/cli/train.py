@@ -263,7 +263,7 @@ def _end_with(error: RatchetError, run: str | None, *, as_json: bool) -> NoRetur
 
 
 def _end_unforeseen(error: Exception, run: str, *, as_json: bool) -> NoReturn:
-    """End the command with a fault of ours in a run: not with its traceback, whose text may quote what a model wrote."""
+    """End the command with a fault of ours in a run; not with a traceback, which may quote what a model wrote."""
     message = f"Something unforeseen failed ({type(error).__name__}); the run's log says where: ratchet runs log {run}"
     tell(f"Error: {message}", err=True)
     if as_json:
