@@ -150,6 +150,7 @@ def run(cli, out, *more):
     return cli("train", "--data.source", "dataset", "--data.name", "sums", *options, *more, "--out", out, "--json")
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_a_dataset_and_its_test_rows_change_nothing(cli, rows, tmp_path):
     added = last(cli("data", "add", rows, "--name", "sums", *MAP, "--json"))
     refused = run(cli, tmp_path / "none")

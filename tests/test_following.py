@@ -87,6 +87,7 @@ def test_only_good_endings_with_an_adapter_are_a_success(ending, best_round, is_
     assert run.has_kept_adapter == is_kept
 
 
+@pytest.mark.slow
 def test_a_run_at_work_is_followed_to_its_end(start_cli, ratchet_command, tmp_path):
     process = start_cli("train", *flags(rounds=3), "--out", tmp_path / "run")
     folder = RunFolder(tmp_path / "run")

@@ -245,6 +245,7 @@ def live_bytes():
     return sum(one.nbytes for one in found if one.device.type == "cpu")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_from_round_to_round(tmp_path):
     after = []
 

@@ -77,7 +77,7 @@ def test_a_run_of_a_random_model_takes_what_was_planned(size, tmp_path):
     character_tokenizer().save_pretrained(tmp_path / "model")
     measured, planned = measured_and_planned(tmp_path / "model", tmp_path, prompts_per_round=8, max_answer_tokens=64)
     # What the allocator keeps differs from run to run by a tenth of the peak, on a busy machine by more.
-    assert planned == pytest.approx(measured, rel=0.25)
+    assert planned == pytest.approx(measured, rel=0.35)
 
 
 @pytest.mark.slow
@@ -88,4 +88,4 @@ def test_a_run_of_smollm2_takes_what_was_planned(tmp_path):
 
     load_chat(RunConfig(model="smollm2-135m", verifier=None, watch=None))  # converts it, in this process
     measured, planned = measured_and_planned("smollm2-135m", tmp_path, prompts_per_round=4, max_answer_tokens=48)
-    assert planned == pytest.approx(measured, rel=0.25)
+    assert planned == pytest.approx(measured, rel=0.35)

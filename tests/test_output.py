@@ -22,6 +22,7 @@ class Killed(BaseException):
     """Stands for a signal that ends the process: nothing of ours catches it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["for people", "for machines"])
 def test_a_run_goes_on_to_its_end_though_nobody_reads_any_more(options, start_cli, tmp_path):
     process = start_cli("train", *flags(rounds=1), "--out", tmp_path / "run", *options)
