@@ -6,6 +6,7 @@ checkpoint, and the closing event is written. Loads no torch: of the checkpoint 
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,21 @@ def adapter_checksum(folder: RunFolder) -> str | None:
     return weights_sha256(path) if (path / ADAPTER_WEIGHTS).is_file() else None
 
 
+def reached(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """Return those fields of a run's result that its records tell, of round 0 and every finished round."""
+    if not records:
+        return {"rounds_done": 0}
+    first, last = records[0].validation, records[-1]
+    return {
+        "rounds_done": last.round,
+        "best_round": last.best_round,
+        "start_accuracy": first.accuracy,
+        "best_accuracy": last.best_accuracy,
+        "start_loss": first.loss,
+        "best_loss": records[last.best_round].validation.loss,
+    }
+
+
 def _closing_event(
     events: list[dict[str, Any]],
     records: list[RoundRecord],
@@ -96,12 +112,7 @@ def _closing_event(
         status=status,
         ending=ending,
         message="",
-        rounds_done=records[-1].round if records else 0,
-        best_round=records[-1].best_round if records else None,
-        start_accuracy=records[0].validation.accuracy if records else None,
-        best_accuracy=records[-1].best_accuracy if records else None,
-        start_loss=records[0].validation.loss if records else None,
-        best_loss=records[records[-1].best_round].validation.loss if records else None,
+        **reached(records),
         heldout_before=before[-1] if before else None,
         highest_reward=planned.get("highest_reward"),
         seconds=max([event.get("seconds", 0.0) for event in events if event["event"] == "ended"], default=0.0),

@@ -40,6 +40,8 @@ Ending = Literal[
 RunStatus = Literal[
     "draft", "queued", "starting", "training", "saving", "completed", "stopped_early", "failed", "cancelled"
 ]
+ENDS: tuple[RunStatus, ...] = ("completed", "stopped_early", "failed", "cancelled")
+AT_WORK: tuple[RunStatus, ...] = ("starting", "training", "saving")
 # A trial is one small round that predicts what the full run takes.
 RunKind = Literal["full", "trial"]
 # What a run is to the run that it was made from.

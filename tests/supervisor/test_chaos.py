@@ -19,10 +19,10 @@ from safetensors import safe_open
 
 import ratchet
 from ratchet.processes import Process
+from ratchet.records import AT_WORK
 from ratchet.run_folder import RunFolder
 from ratchet.service.registry import register
 from ratchet.store import Database, RunStore
-from ratchet.supervisor.ingest import AT_WORK
 from tests.small_runs import adapter_bytes, rollouts, small
 from tests.supervisor.scripted_worker import scripted_config
 

@@ -14,11 +14,12 @@ import pytest
 from ratchet.config import RunConfig
 from ratchet.errors import DiskFull
 from ratchet.processes import Process
+from ratchet.records import ENDS
 from ratchet.run_folder import RunFolder
 from ratchet.service.registry import register
 from ratchet.store import Database, RunStore
 from ratchet.supervisor import Keeper, LocalExecutor, Pace, Slot
-from ratchet.supervisor.ingest import ENDS, ingest
+from ratchet.supervisor.ingest import ingest
 
 PUPPET = (sys.executable, "-P", str(Path(__file__).with_name("puppet.py")))
 WHOLE = ["started", "planned 2", "round 0", "round 1", "round 2", "saving", "ended"]

@@ -13,6 +13,7 @@ from ratchet.cli.train import json_option, queue_option, run_options
 
 if TYPE_CHECKING:
     from ratchet.service.lifecycle import Made
+    from ratchet.store import StoredRun
 
 _NAMES = {"token_normalize_func": lambda name: name.replace("_", "-")}
 
@@ -80,10 +81,15 @@ def _duplicate(run_or_folder: str, as_json: bool, **parameters: Any) -> None:
 
     draft = lifecycle.duplicate(run_or_folder, given(parameters))
     if as_json:
-        told = {"run": draft.id, "status": "draft", "source_run": draft.source_run}
-        tell(json.dumps({**told, "config": draft.config.model_dump(mode="json")}))
+        tell(json.dumps(draft_fields(draft)))
         return
     tell(f"Draft {draft.id} is saved; nothing was started. Start it: ratchet runs launch {draft.id}")
+
+
+def draft_fields(draft: "StoredRun") -> dict[str, Any]:
+    """Return what a caller with ``--json`` is told of a draft."""
+    config = draft.config.model_dump(mode="json")
+    return {"run": draft.id, "status": "draft", "source_run": draft.source_run, "config": config}
 
 
 def _drop(draft: str, as_json: bool) -> None:

@@ -184,12 +184,12 @@ def _show(run_or_folder: str, as_json: bool) -> None:
 
 def _show_draft(draft: "StoredRun", *, as_json: bool) -> None:
     """Print the settings of a draft, as a file that train takes, and what can be done with it."""
+    from ratchet.cli.lifecycle import draft_fields
     from ratchet.config_text import as_yaml
     from ratchet.service.actions import commands
 
     if as_json:
-        told = {"run": draft.id, "status": "draft", "source_run": draft.source_run}
-        click.echo(json.dumps({**told, "config": draft.config.model_dump(mode="json")}))
+        click.echo(json.dumps(draft_fields(draft)))
         return
     click.echo(
         f"# Draft {draft.id}: nothing was started. Possible: {', '.join(commands(draft.id, 'draft', None, 'full'))}"

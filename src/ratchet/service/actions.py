@@ -4,7 +4,7 @@ from typing import Literal
 
 from ratchet.endings import RESUMABLE
 from ratchet.errors import Conflict
-from ratchet.records import Ending, RunKind
+from ratchet.records import AT_WORK, Ending, RunKind
 
 Action = Literal["stop", "resume", "retry", "duplicate", "continue", "launch", "drop"]
 
@@ -26,7 +26,6 @@ _WORDS: dict[Action, str] = {
     "launch": "launched: only a draft can be",
     "drop": "dropped: only a draft can be",
 }
-_AT_WORK = ("queued", "starting", "training", "saving")
 
 
 def possible(status: str, ending: Ending | None, kind: RunKind) -> tuple[Action, ...]:
@@ -40,7 +39,7 @@ def possible(status: str, ending: Ending | None, kind: RunKind) -> tuple[Action,
     if status == "draft":
         return "launch", "duplicate", "drop"
     found: list[Action] = []
-    if status in _AT_WORK:
+    if status in ("queued", *AT_WORK):
         found.append("stop")
     is_cut_short = status == "interrupted" or (status in ("stopped_early", "failed") and ending in RESUMABLE)
     if is_cut_short and kind == "full":

@@ -1,13 +1,13 @@
 """What can be done with runs' files in the storage of artifacts: fetch a run, and send what is still missing."""
 
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.files import expanded
-from ratchet.service.registry import find_run
+from ratchet.service.registry import find_run, open_store
 
 if TYPE_CHECKING:
     from ratchet.store.artifacts import ArtifactStore
@@ -84,12 +84,11 @@ def upload_run(run_or_folder: str) -> Transfer:
 
 
 def _store_of(run: str) -> "ArtifactStore":
-    from ratchet.store import Database, RunStore
     from ratchet.store.artifacts import ArtifactStore, artifacts_url
 
     known = ""
-    with closing(Database()) as database, suppress(NotFound):
-        known = RunStore(database).get(run).artifacts_url.removesuffix(f"/{run}")
+    with open_store() as runs, suppress(NotFound):
+        known = runs.get(run).artifacts_url.removesuffix(f"/{run}")
     url = known or artifacts_url()
     if url is None:
         raise InvalidSetting(f"The database does not know where files of run {run} are, and {_UNSET}")
@@ -97,7 +96,5 @@ def _store_of(run: str) -> "ArtifactStore":
 
 
 def _remember(run: str, url: str) -> None:
-    from ratchet.store import Database, RunStore
-
-    with closing(Database()) as database, suppress(NotFound):
-        RunStore(database).change(run, artifacts_url=url)
+    with open_store() as runs, suppress(NotFound):
+        runs.change(run, artifacts_url=url)

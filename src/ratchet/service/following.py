@@ -140,7 +140,7 @@ def follow(run_or_folder: str, *, pause: Callable[[float], None] = time.sleep) -
 def _doing(folder: RunFolder) -> Doing | None:
     """Return what the heartbeat says; None where there is none yet, or none that can be read."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        beat = json.loads((folder.path / "heartbeat.json").read_bytes())
+        beat = json.loads(folder.heartbeat_path.read_bytes())
         number = beat["round"]
         return Doing(str(beat["phase"]), int(beat["done"]), int(beat["total"]), None if number is None else int(number))
     return None

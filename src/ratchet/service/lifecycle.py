@@ -13,7 +13,6 @@ from ratchet.config import CLIP_DEFAULTS, PRESETS, RunConfig
 from ratchet.config.objectives import RATE_DEFAULTS
 from ratchet.config_text import build, full_key
 from ratchet.errors import Conflict, NotFound
-from ratchet.run_folder import RunFolder
 from ratchet.service.actions import Action, refuse
 from ratchet.service.readiness import check_run
 from ratchet.service.registry import Origin, open_store
@@ -33,15 +32,6 @@ class Made:
 
     config: RunConfig
     origin: Origin
-
-
-@dataclass(frozen=True)
-class Draft:
-    """Saved settings: nothing was started."""
-
-    id: str
-    config: RunConfig
-    source_run: str | None
 
 
 def retry(run_or_folder: str) -> Made:
@@ -73,20 +63,22 @@ def continued(run_or_folder: str, changes: Mapping[str, str]) -> Made:
     return Made(config.model_copy(update={"start_from": start}), Origin(source.run, "continue"))
 
 
-def duplicate(run_or_folder: str, changes: Mapping[str, str]) -> Draft:
+def duplicate(run_or_folder: str, changes: Mapping[str, str]) -> "StoredRun":
     """Save the settings of a run, or of a draft, as a new draft, with ``changes`` laid over them.
 
     Raises:
         NotFound: there is no such run.
         RatchetError: what the checks of a run found: a draft that could not start is not saved.
     """
-    source = find_draft(run_or_folder)
-    given = source.config if source else _allowed("duplicate", run_or_folder).config
-    source_run = source.source_run if source else summary(run_or_folder).run
+    if draft := find_draft(run_or_folder):
+        given, source_run = draft.config, draft.source_run
+    else:
+        source = _allowed("duplicate", run_or_folder)
+        given, source_run = source.config, source.run
     return save_draft(laid_over(given, changes), Origin(source_run, "duplicate" if source_run else None))
 
 
-def save_draft(config: RunConfig, origin: Origin) -> Draft:
+def save_draft(config: RunConfig, origin: Origin) -> "StoredRun":
     """Check settings and save them as a draft. Starts nothing.
 
     Raises:
@@ -98,8 +90,7 @@ def save_draft(config: RunConfig, origin: Origin) -> Draft:
     with open_store() as store:
         source = origin.run if origin.run is not None and _knows(store, origin.run) else None
         relation = origin.relation if source else None
-        saved = store.add(config, source_run=source, source_relation=relation)
-    return Draft(saved.id, saved.config, saved.source_run)
+        return store.add(config, source_run=source, source_relation=relation)
 
 
 def launching(draft: str) -> Made:
@@ -189,8 +180,7 @@ def _allowed(action: Action, run_or_folder: str) -> RunSummary:
 
 
 def _refuse(action: Action, found: RunSummary) -> None:
-    kind = RunFolder(found.folder).read_run().get("kind", "full")
-    refuse(action, found.run, found.status, found.ended["ending"] if found.ended else None, kind)
+    refuse(action, found.run, found.status, found.ended["ending"] if found.ended else None, found.kind)
 
 
 def find_draft(name: str) -> "StoredRun | None":

@@ -1,6 +1,7 @@
 """Handing runs to the keeper, and asking a run to stop, whoever works on it."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Literal
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.outside import close_from_outside
+from ratchet.records import AT_WORK, ENDS
 from ratchet.run_folder import RunFolder
 from ratchet.run_state import refuse_ended, refuse_trial, refuse_unconfirmed
 from ratchet.service.registry import find_stored, find_with_row, mark_kept, open_store
 from ratchet.supervisor.home import KeeperHome
-from ratchet.supervisor.ingest import AT_WORK, ENDS, ingest
+from ratchet.supervisor.ingest import ingest
 from ratchet.verifiers import takes_function
 
 if TYPE_CHECKING:
@@ -45,12 +47,7 @@ def queue_again(run_or_folder: str) -> Queued:
         folder, run = find_stored(store, run_or_folder)
         refuse_function(run.config)
         refuse_with_keeper(run)
-        refuse_trial(folder)
-        refuse_ended(folder)
-        refuse_unconfirmed(folder)
-        with folder.locked():
-            folder.stop_path.unlink(missing_ok=True)
-            mark_kept(folder, True)
+        with _taken_up(folder, is_kept=True):
             fresh = {"is_kept": True, "queued_at": datetime.now(UTC), "host": "", "slot": "", "attempts": 0}
             nothing = ("pid", "process_started", "ended_at", "ending", "stop_requested_at")
             changes = {**fresh, **dict.fromkeys(nothing), "message": ""}
@@ -70,15 +67,26 @@ def take_inline(run_or_folder: str) -> RunFolder:
         folder, run = find_with_row(store, run_or_folder)
         if run is not None:
             refuse_with_keeper(run)
-        refuse_trial(folder)
-        refuse_ended(folder)
-        refuse_unconfirmed(folder)
-        with folder.locked():
-            folder.stop_path.unlink(missing_ok=True)
-            mark_kept(folder, False)
+        with _taken_up(folder, is_kept=False):
             if run is not None:
                 store.change(run.id, is_kept=False, stop_requested_at=None)
     return folder
+
+
+@contextmanager
+def _taken_up(folder: RunFolder, *, is_kept: bool) -> Iterator[None]:
+    """Make a run ready to be gone on with, by the keeper or by this process, and hold its lock for the block.
+
+    Raises:
+        Conflict: it is a trial, over, not confirmed, or being worked on.
+    """
+    refuse_trial(folder)
+    refuse_ended(folder)
+    refuse_unconfirmed(folder)
+    with folder.locked():
+        folder.stop_path.unlink(missing_ok=True)
+        mark_kept(folder, is_kept)
+        yield
 
 
 def stop(run_or_folder: str) -> Stopping:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, NotFound, RatchetError
 from ratchet.files import expanded, ratchet_home
-from ratchet.records import RunKind, RunRelation, RunStatus
+from ratchet.records import AT_WORK, ENDS, RunKind, RunRelation, RunStatus
 from ratchet.run_folder import RunFolder
-from ratchet.supervisor.ingest import AT_WORK, ENDS, ingest
+from ratchet.supervisor.ingest import ingest
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
@@ -81,15 +81,8 @@ def register(store: "RunStore", folder: RunFolder, *, is_kept: bool, draft: str 
     record = folder.read_run()
     mark_kept(folder, is_kept)
     _make_way(store, folder.path)
-    status: RunStatus = "queued" if is_kept else "starting"
-    fields: dict[str, Any] = {
-        "folder": folder.path,
-        "queued_at": datetime.now(UTC) if is_kept else None,
-        "kind": record.get("kind", "full"),
-        "confirmation": record.get("report"),
-        "is_kept": is_kept,
-        **_source(store, record),
-    }
+    status = _first_status(is_kept)
+    fields = _own_fields(store, folder, record, is_kept=is_kept)
     created_at = datetime.fromisoformat(record["created_at"])
     try:
         return store.add(
@@ -217,23 +210,31 @@ def _adopted(store: "RunStore", folder: RunFolder) -> "StoredRun":
     record = folder.read_run()
     is_kept = bool(record.get("kept", False))
     _make_way(store, folder.path)
-    fields: dict[str, Any] = {
-        "folder": folder.path,
-        "created_at": datetime.fromisoformat(record["created_at"]),
-        "kind": record.get("kind", "full"),
-        "confirmation": record.get("report"),
-        "is_kept": is_kept,
-    }
     # What the keeper ran and has no end waits for it, also while its worker lives: the keeper will see that it does.
-    status: RunStatus = "queued" if is_kept else "starting"
-    queued_at = datetime.now(UTC) if is_kept else None
-    fields |= _source(store, record)
-    run = store.add(folder.read_config(), id=record["id"], status=status, queued_at=queued_at, **fields)
+    status, created_at = _first_status(is_kept), datetime.fromisoformat(record["created_at"])
+    fields = _own_fields(store, folder, record, is_kept=is_kept)
+    run = store.add(folder.read_config(), id=record["id"], status=status, created_at=created_at, **fields)
     run = ingest(store, run, folder)
     if is_kept and run.status not in ENDS:
         store.move(run.id, AT_WORK, "queued")
         run = store.get(run.id)
     return run
+
+
+def _first_status(is_kept: bool) -> RunStatus:
+    return "queued" if is_kept else "starting"
+
+
+def _own_fields(store: "RunStore", folder: RunFolder, record: dict[str, Any], *, is_kept: bool) -> dict[str, Any]:
+    """Return what a run's own record says of it, as the database has it, and its place in the keeper's queue."""
+    return {
+        "folder": folder.path,
+        "queued_at": datetime.now(UTC) if is_kept else None,
+        "kind": record.get("kind", "full"),
+        "confirmation": record.get("report"),
+        "is_kept": is_kept,
+        **_source(store, record),
+    }
 
 
 def _source(store: "RunStore", record: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ratchet.ancestry import Ancestor
 from ratchet.config import RunConfig
 from ratchet.errors import RatchetError
 from ratchet.files import damage_as_error
-from ratchet.records import RoundRecord, RunKind, RunResult, RunStatus
+from ratchet.records import AT_WORK, RoundRecord, RunKind, RunResult, RunStatus
 from ratchet.report_card import Confirmation
 from ratchet.run_folder import RunFolder
 from ratchet.service.queueing import Queued, refuse_function, take_inline, waiting
@@ -22,7 +22,6 @@ from ratchet.service.readiness import prepared_run
 from ratchet.service.registry import Origin, all_runs, bring_up_to_date, find_run, find_stored, new_run, open_store
 from ratchet.service.reports import Ask, confirmed, state
 from ratchet.shown import most_expensive
-from ratchet.supervisor.ingest import AT_WORK
 
 if TYPE_CHECKING:
     from ratchet.engine.prepare import Prepared

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.files import damage_as_error
 from ratchet.journal import read_from
-from ratchet.records import RoundRecord, RunStatus
+from ratchet.records import ENDS, RoundRecord, RunStatus
 from ratchet.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
     from ratchet.store.adapters import NewAdapter
-
-ENDS: tuple[RunStatus, ...] = ("completed", "stopped_early", "failed", "cancelled")
-AT_WORK: tuple[RunStatus, ...] = ("starting", "training", "saving")
 
 
 def ingest(store: "RunStore", run: "StoredRun", folder: RunFolder) -> "StoredRun":

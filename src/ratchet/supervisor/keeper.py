@@ -21,12 +21,12 @@ from ratchet.errors import Conflict, RatchetError
 from ratchet.files import check_room
 from ratchet.outside import close_from_outside
 from ratchet.processes import Process
-from ratchet.records import Ending
+from ratchet.records import AT_WORK, ENDS, Ending
 from ratchet.run_folder import RunFolder
 from ratchet.shown import counted
 from ratchet.supervisor.deaths import Death, MemoryKills, death
 from ratchet.supervisor.executors import Executor, Worker, ended
-from ratchet.supervisor.ingest import AT_WORK, ENDS, ingest
+from ratchet.supervisor.ingest import ingest
 from ratchet.supervisor.slots import Slot, environment_of, fits
 
 if TYPE_CHECKING:

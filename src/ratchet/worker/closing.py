@@ -12,7 +12,7 @@ from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import number_of_rounds
 from ratchet.errors import DiskFull, RatchetError
 from ratchet.health import examine, found_in_words
-from ratchet.outside import adapter_checksum, ended_from_outside
+from ratchet.outside import adapter_checksum, ended_from_outside, reached
 from ratchet.readiness import highest_reward
 from ratchet.records import Ending, RoundRecord, RunResult
 from ratchet.worker.session import Session
@@ -41,7 +41,6 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
         sentences = [message or WHY[ending], kept(progress.records, rounds), remedy]
         sentences.append(_found(progress.records, prepared.config, folder.run_id))
         message = " ".join(filter(None, sentences))
-    records = progress.records if progress else []
     checksum = adapter_checksum(folder) if progress else None
     result = RunResult(
         run=folder.run_id,
@@ -49,12 +48,7 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
         status=status,
         ending=ending,
         message=message,
-        rounds_done=progress.rounds_done if progress else 0,
-        best_round=progress.best_round if progress else None,
-        start_accuracy=records[0].validation.accuracy if records else None,
-        best_accuracy=records[-1].best_accuracy if records else None,
-        start_loss=records[0].validation.loss if records else None,
-        best_loss=records[progress.best_round].validation.loss if progress else None,
+        **reached(progress.records if progress else ()),
         heldout_before=session.heldout_before,
         heldout_after=session.heldout_after,
         highest_reward=highest_reward(prepared.config) if prepared.config.objective == "rl" else None,
