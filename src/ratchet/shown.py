@@ -1,6 +1,7 @@
 """Texts of models and of rows on their way to a screen, a page or a file that must be valid Unicode; sizes, times."""
 
 import re
+from collections.abc import Sequence
 
 from ratchet.config import LimitSettings
 
@@ -26,6 +27,12 @@ def shortened(text: str, limit: int) -> str:
 def counted(number: float, noun: str) -> str:
     """Return such as "1 round" or "2.5 hours"."""
     return f"{number:g} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many there are more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def shown_seconds(seconds: float) -> str:

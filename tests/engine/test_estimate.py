@@ -82,7 +82,7 @@ def test_heldout_problems_are_scored_twice():
 
 def test_groups_that_are_drawn_again_are_sampled_and_learned_from_as_often_as_they_are_worked_by_hand():
     # Half of the groups carry a signal: 8 prompts, then 4, then 2; 7 of 8 groups in the end.
-    found = full_run(passed(), passed(), replace(SIZE, draws_again=True), signal=0.5, preparation=0.0, saving=0.0)
+    found = full_run(passed(), passed(), replace(SIZE, draws=3), signal=0.5, preparation=0.0, saving=0.0)
     assert found.sampling == 8.0 * (2 * (8 + 4 + 2)) / 4
     assert found.update == 6.0 * 7 / 2
 

@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from heapq import heapreplace
 from itertools import cycle, islice
 
-# Draws of a round at most with dynamic sampling, as in ``rounds.py``.
-_DRAWS = 3
-
 
 @dataclass(frozen=True)
 class Call:
@@ -59,7 +56,7 @@ class Size:
         validation: Prompts of the validation sample.
         heldout: Held-out problems, scored before and after.
         rows: Answers of such prompts that may be written at a time.
-        draws_again: Whether groups without a signal are drawn again (dynamic sampling).
+        draws: Of a round at most: with dynamic sampling groups without a signal are drawn again.
     """
 
     rounds: int
@@ -68,7 +65,7 @@ class Size:
     validation: int
     heldout: int
     rows: int
-    draws_again: bool = False
+    draws: int = 1
 
 
 @dataclass(frozen=True)
@@ -150,8 +147,8 @@ def full_run(
     pairs = [(small.sampling, large.sampling), (small.validation, large.validation)]
     fixed = fixed_step_seconds(*max(pairs, key=lambda pair: pair[1].answers / pair[0].answers), size.rows)
     missing = 1 - signal
-    draws = sum(missing**draw for draw in range(_DRAWS)) if size.draws_again else 1.0
-    learned = size.prompts * (1 - missing**_DRAWS if size.draws_again else signal)
+    draws = sum(missing**draw for draw in range(size.draws))
+    learned = size.prompts * (1 - missing**size.draws)
     answers = round(size.prompts * size.answers * draws)
     return Seconds(
         rounds=size.rounds,

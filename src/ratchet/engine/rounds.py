@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Literal, TypedDict
 
 from ratchet.closing_words import has_no_signal, no_signal
-from ratchet.config import RunConfig
+from ratchet.config import RlSettings, RunConfig
 from ratchet.datasets import PromptStream
 from ratchet.endings import target_reached
 from ratchet.engine.advantages import REWARD_RESOLUTION
@@ -43,6 +43,7 @@ from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.schedule import number_of_steps
 from ratchet.engine.update import Learner, update
 from ratchet.errors import Interrupted, NoLearningSignal, StopReason
+from ratchet.readiness.steps import steps_of
 from ratchet.records import EncodedPrompt, Ending, Group, Learned, Rollout, RoundRecord, Seconds, Validation
 
 # Draws of a round at most, with dynamic sampling. DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.2) draws until
@@ -139,9 +140,12 @@ def number_of_rounds(config: RunConfig, prompts: int) -> int:
     """Return how many rounds a run has; "full" takes as many as the epochs need, sft and dpo are scored so often."""
     if config.tuning is not None:
         return min(config.tuning.evaluations, number_of_steps(config.tuning, prompts))
-    if config.rl.rounds != "full":
-        return config.rl.rounds
-    return -(-config.rl.epochs * prompts // min(config.rl.prompts_per_round, prompts))
+    return steps_of(config.rl, prompts).rounds
+
+
+def most_draws(rl: RlSettings) -> int:
+    """Return how often a round draws prompts at most."""
+    return MAX_DRAWS if rl.dynamic_sampling == "refill" else 1
 
 
 def has_signal(group: Group) -> bool:
@@ -186,10 +190,9 @@ def _rollouts(
 ) -> tuple[list[Group], Seconds]:
     """Sample and grade a round's answers; with dynamic sampling, draw again for groups that carry no signal."""
     wanted = min(config.rl.prompts_per_round, len(task.encoded))
-    draws = MAX_DRAWS if config.rl.dynamic_sampling == "refill" else 1
     groups: list[Group] = []
     sampling = grading = 0.0
-    for _ in range(draws):
+    for _ in range(most_draws(config.rl)):
         missing = wanted - sum(has_signal(group) for group in groups)
         taken = task.stream.take(missing, exclude={group.prompt.id for group in groups})
         if not taken:

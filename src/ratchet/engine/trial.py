@@ -31,7 +31,7 @@ from ratchet.engine.grading import Grader, grade_while_sampling
 from ratchet.engine.packing import pack
 from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared
-from ratchet.engine.rounds import Engine, StreamClock, has_signal, number_of_rounds
+from ratchet.engine.rounds import Engine, StreamClock, has_signal, most_draws, number_of_rounds
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.choice import most_rows
 from ratchet.engine.update import packed_answers, update
@@ -127,7 +127,7 @@ def size_of(prepared: Prepared, policy: Policy, plan: Plan) -> Size:
             plan.budgets.sampling_tokens,
             shortest + config.rl.max_answer_tokens,
         ),
-        draws_again=config.rl.dynamic_sampling == "refill",
+        draws=most_draws(config.rl),
     )
 
 

@@ -1,9 +1,36 @@
-"""Optimizer steps in place of rounds: how many rounds hold them. Known only once the prompts are counted."""
+"""How rounds of rl and optimizer steps go together. Known only once the prompts are counted."""
 
-from ratchet.config import RunConfig
+from dataclasses import dataclass
+
+from ratchet.config import RlSettings, RunConfig
 from ratchet.errors import InvalidSetting
 
 _MOST_ROUNDS = 1000  # as of the setting itself, tested
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The arithmetic of a run: rounds times optimizer steps of a round. ``batch_size`` counts answers."""
+
+    rounds: int
+    prompts: int
+    answers: int
+    batch_size: int
+    per_round: int
+
+    @property
+    def total(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.rounds * self.per_round
+
+
+def steps_of(rl: RlSettings, prompts: int) -> Steps:
+    """Return the steps of a run with so many training prompts; "full" takes as many rounds as the epochs need."""
+    taken = min(rl.prompts_per_round, prompts)
+    answers = taken * rl.answers_per_prompt
+    batch = min(rl.batch_size or answers, answers)
+    rounds = -(-rl.epochs * prompts // taken) if rl.rounds == "full" else rl.rounds
+    return Steps(rounds, taken, answers, batch, -(-answers // batch))
 
 
 def with_rounds(config: RunConfig, prompts: int) -> tuple[RunConfig, tuple[str, ...]]:
@@ -21,8 +48,7 @@ def with_rounds(config: RunConfig, prompts: int) -> tuple[RunConfig, tuple[str, 
         return config, ()
     if steps == -1:
         return _with(config, "full"), ()
-    answers = min(rl.prompts_per_round, prompts) * rl.answers_per_prompt
-    per_round = -(-answers // min(rl.batch_size or answers, answers))
+    per_round = steps_of(rl, prompts).per_round
     rounds = -(-steps // per_round)
     if rounds > _MOST_ROUNDS:
         raise InvalidSetting(

@@ -19,6 +19,7 @@ from ratchet.readiness import Readiness
 from ratchet.readiness.anatomy import anatomy_of
 from ratchet.readiness.machine import memory_of
 from ratchet.readiness.memory import CARDS, Asked, MemoryPlan, plan_memory
+from ratchet.readiness.steps import Steps, steps_of
 from ratchet.service.datasets import list_datasets
 from ratchet.service.readiness import check_run
 
@@ -26,22 +27,6 @@ Advised = Literal["rl", "sft", "dpo", "none"]
 
 # Sections whose other keys follow from one of them, which is therefore always written.
 _TAGS = {"data": "source", "verifier": "kind", "watch": "kind"}
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The arithmetic of a run: rounds times optimizer steps of a round. ``batch_size`` counts answers."""
-
-    rounds: int
-    prompts: int
-    answers: int
-    batch_size: int
-    per_round: int
-
-    @property
-    def total(self) -> int:
-        """Optimizer steps of the whole run."""
-        return self.rounds * self.per_round
 
 
 @dataclass(frozen=True)
@@ -112,14 +97,8 @@ def write_plan(planned: Plan, path: Path) -> None:
 
 
 def _steps(report: Readiness) -> Steps | None:
-    rl, prompts = report.config.rl, report.row_counts.get("training", 0)
-    if report.config.objective != "rl" or not prompts:
-        return None
-    taken = min(rl.prompts_per_round, prompts)
-    answers = taken * rl.answers_per_prompt
-    batch = min(rl.batch_size or answers, answers)
-    rounds = -(-rl.epochs * prompts // taken) if rl.rounds == "full" else rl.rounds
-    return Steps(rounds, taken, answers, batch, -(-answers // batch))
+    prompts = report.row_counts.get("training", 0)
+    return steps_of(report.config.rl, prompts) if report.config.objective == "rl" and prompts else None
 
 
 def advised(layout: str | None, verifiers: Sequence[str], *, are_graded: bool) -> ObjectiveAdvice:

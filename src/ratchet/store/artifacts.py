@@ -22,6 +22,7 @@ from typing import IO
 
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.files import disk_full_as_error, unusable_as_error
+from ratchet.shown import listed
 from ratchet.store.storage import VARIABLE, Storage
 
 _CHUNK_BYTES = 8 << 20
@@ -232,8 +233,8 @@ class ArtifactStore:
                 if damaged:
                     raise Conflict(
                         f"{len(damaged)} files of run {run} are damaged or gone in {self.url_of(run)} "
-                        f"({_listed(damaged)}), so nothing was fetched. Send them again from the machine that has the "
-                        f"run's folder: ratchet runs upload {run}"
+                        f"({listed(damaged, _SHOWN)}), so nothing was fetched. Send them again from the machine that "
+                        f"has the run's folder: ratchet runs upload {run}"
                     )
                 count = len(files_of(copy))
                 os.replace(copy, target)
@@ -324,8 +325,3 @@ def _is_inside(path: str) -> bool:
 
 def _is_private(path: str) -> bool:
     return PurePosixPath(path).parts[0] == "rollouts"
-
-
-def _listed(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    return ", ".join(paths[:_SHOWN]) + more

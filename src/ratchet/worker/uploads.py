@@ -8,13 +8,14 @@ longer than closing may. The journal's last event is sent after it was written.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import DiskFull, RatchetError
+from ratchet.shown import listed
 from ratchet.worker.session import Session
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class _Uploads:
             why = self.sender.fault or f"The {seconds:.0f} seconds that closing may take were not enough for them."
             _note(
                 session,
-                f"{len(missing)} files of this run are not in {self._url} ({_listed(missing)}). {why} "
+                f"{len(missing)} files of this run are not in {self._url} ({listed(missing, _SHOWN)}). {why} "
                 f"Send them with ratchet runs upload {self._run}",
             )
 
@@ -143,11 +144,6 @@ def _seconds_for_closing(session: Session) -> float:
     limit = session.budget.limit_seconds
     left = _CLOSING_SECONDS if limit is None else limit - session.budget.elapsed
     return max(_LEAST_SECONDS, min(_CLOSING_SECONDS, left))
-
-
-def _listed(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    return ", ".join(paths[:_SHOWN]) + more
 
 
 class _GivenUpError(Exception):
