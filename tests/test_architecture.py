@@ -24,6 +24,9 @@ LAYERS = [
         "journal",
         "adapter_files",
         "ancestry",
+        "benchmark",
+        "comparison",
+        "evaluation",
         "log_files",
         "processes",
         "run_lock",
@@ -40,7 +43,7 @@ LAYERS = [
         "trial_report",
     ],
     ["datasets", "sandbox", "stats", "tracking"],
-    ["health"],  # what records say; torch-free, for worker and surfaces alike
+    ["health", "scoring", "comparing"],  # what records say; torch-free, for worker and surfaces alike
     ["verifiers"],
     ["readiness"],  # what is checked before a model loads
     ["engine", "store"],  # torch, transformers and PEFT: here and nowhere else | the database, blind to the engine
