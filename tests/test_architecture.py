@@ -27,11 +27,15 @@ LAYERS = [
         "benchmark",
         "comparison",
         "evaluation",
+        "evaluation_files",
+        "experiment",
+        "loop",
         "log_files",
         "processes",
         "run_lock",
         "run_folder",
         "run_state",
+        "section_text",
         "closing_words",
         "outside",
         "round_lines",
@@ -42,8 +46,9 @@ LAYERS = [
         "shown",
         "trial_report",
     ],
-    ["datasets", "sandbox", "stats", "tracking"],
-    ["health", "scoring", "comparing"],  # what records say; torch-free, for worker and surfaces alike
+    ["datasets", "endpoint", "sandbox", "stats", "tracking"],
+    ["health", "scoring"],  # what records and answers say; torch-free, for worker and surfaces alike
+    ["comparing"],
     ["verifiers"],
     ["readiness"],  # what is checked before a model loads
     ["engine", "store"],  # torch, transformers and PEFT: here and nowhere else | the database, blind to the engine

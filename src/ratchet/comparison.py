@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from ratchet.evaluation import Evaluation, Score
 from ratchet.records import Record
 
@@ -57,9 +59,9 @@ class Comparison(Record):
     questions: int
     main: Difference
     columns: list[Difference]
-    bands: list[BandDifference] = []
+    bands: list[BandDifference] = Field(default_factory=list)
     bands_from: BandSource = "difficulty"
-    notes: list[str] = []
+    notes: list[str] = Field(default_factory=list)
 
 
 class SideBySide(Record):
@@ -72,6 +74,6 @@ class SideBySide(Record):
     labels: list[str]
     evaluations: list[Evaluation]
     columns: dict[str, list[Score]]
-    bands: dict[str, list[Score]] = {}
+    bands: dict[str, list[Score]] = Field(default_factory=dict)
     comparisons: list[Comparison]
-    notes: list[str] = []
+    notes: list[str] = Field(default_factory=list)

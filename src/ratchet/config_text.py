@@ -7,7 +7,7 @@ command line: ``cli`` hands over keys and texts.
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -125,7 +125,7 @@ def _merged(settings: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, 
         else:
             _set(merged, full_key(str(key)), plain, is_new=True)
     for key, text in flags.items():
-        _set(merged, full_key(key), _plain(_typed(full_key(key), text), full_key(key)))
+        _set(merged, full_key(key), _plain(typed_text(keys()[full_key(key)], text), full_key(key)))
     _read_none(merged)
     _name_usual_source(merged)
     return merged
@@ -236,9 +236,9 @@ def _set(settings: dict[str, Any], key: str, value: Any, *, is_new: bool = False
     section[leaf] = value
 
 
-def _typed(key: str, text: str) -> Any:
+def typed_text(fields: Sequence[FieldInfo], text: str) -> Any:
     """Return a flag's text as a file would give it: as it stands for a text setting, else read as YAML."""
-    if any(str in _types(field.annotation) for field in keys()[key]):
+    if any(str in _types(field.annotation) for field in fields):
         return text
     try:
         return yaml.load(text, _Loader)
@@ -336,9 +336,9 @@ def _sentence(key: str, place: str, findings: list[dict[str, Any]]) -> str:
             said = f"is {json.dumps(context['tag'])}" if "tag" in context else "is missing"
             return f"{key}{place}.{discriminator} {said}; it must be one of {', '.join(_variants(key, discriminator))}."
         case "string_pattern_mismatch" if fields:
-            return f"{name} is {_shown(value)}; what it can be: {fields[0].description}"
-    limits = dict.fromkeys(_limit(one) for one in findings)
-    return f"{name} is {_shown(value)}; it must be {' or '.join(limits)}."
+            return f"{name} is {shown_value(value)}; what it can be: {fields[0].description}"
+    limits = dict.fromkeys(limit_in_words(one) for one in findings)
+    return f"{name} is {shown_value(value)}; it must be {' or '.join(limits)}."
 
 
 def _refused_measure(key: str, finding: dict[str, Any]) -> str | None:
@@ -355,8 +355,8 @@ def _refused_measure(key: str, finding: dict[str, Any]) -> str | None:
     if reason is None:
         return None
     return (
-        f"{what} is {_shown(measure)}, which is never a reward: {reason}. Choose a verifier that checks one answer "
-        "against its reference."
+        f"{what} is {shown_value(measure)}, which is never a reward: {reason}. Choose a verifier that checks one "
+        "answer against its reference."
     )
 
 
@@ -368,7 +368,7 @@ def _variants(key: str, discriminator: str) -> list[str]:
     return [kind for kind in _variants(key.rpartition(".")[0], discriminator) if kind != "composite"]
 
 
-def _limit(finding: dict[str, Any]) -> str:
+def limit_in_words(finding: dict[str, Any]) -> str:
     """Complete "it must be ..." for a finding."""
     limit = {
         "greater_than_equal": "at least {ge}",
@@ -399,6 +399,7 @@ def _limit(finding: dict[str, Any]) -> str:
     return limit.format(**{name: f"{x:g}" if isinstance(x, float) else x for name, x in context.items()})
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
+    """Return a value as an error shows it, shortened where it is long."""
     shown = json.dumps(value, default=str)
     return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -6,6 +6,9 @@ Answers and questions are the user's own texts: no error and no log is made of t
 
 from typing import Any, Literal
 
+from pydantic import Field
+
+from ratchet.benchmark import ACCURACY, ANSWERED, FORMAT
 from ratchet.records import Outcome, Record
 
 SubjectKind = Literal["base", "adapter", "merged", "endpoint"]
@@ -35,12 +38,22 @@ class GivenAnswer(Record):
     correctness: float
     reward: float
     format: float
-    parts: dict[str, float] = {}
+    parts: dict[str, float] = Field(default_factory=dict)
     outcome: Outcome
     failure: str | None = None
     tokens: int | None
     seconds: float
     group: AnswerGroup
+
+    def score(self, column: str) -> float:
+        """Return the answer's value in a score column, 0..1: one of every benchmark's, or a part of the verifier."""
+        if column == ACCURACY:
+            return self.correctness
+        if column == FORMAT:
+            return self.format
+        if column == ANSWERED:
+            return float(self.outcome != "cut_off" and bool(self.text.strip()))
+        return self.parts.get(column, 0.0)
 
 
 class QuestionResult(Record):
@@ -56,7 +69,11 @@ class QuestionResult(Record):
     @property
     def correctness(self) -> float:
         """Mean correctness of the answers, 0..1."""
-        return sum(answer.correctness for answer in self.answers) / len(self.answers)
+        return self.score(ACCURACY)
+
+    def score(self, column: str) -> float:
+        """Return the mean of a score column over the answers, 0..1; a part that an answer lacks counts as 0."""
+        return sum(answer.score(column) for answer in self.answers) / len(self.answers)
 
 
 class Score(Record):
@@ -104,15 +121,15 @@ class EvaluationScores(Record):
     """
 
     columns: list[Score]
-    pass_at: list[Score] = []
-    bands: list[BandScore] = []
+    pass_at: list[Score] = Field(default_factory=list)
+    bands: list[BandScore] = Field(default_factory=list)
     groups: dict[AnswerGroup, int]
     outcomes: dict[Outcome, int]
-    failures: dict[str, int] = {}
+    failures: dict[str, int] = Field(default_factory=dict)
     failed_share: float = 0.0
     could_be: tuple[float, float] | None = None
     withheld: str = ""
-    warnings: list[str] = []
+    warnings: list[str] = Field(default_factory=list)
     questions: int
     answers: int
     mean_tokens: float | None = None
@@ -138,6 +155,31 @@ class Subject(Record):
     identity: str = ""
     run: str | None = None
     sha256: str = ""
+
+
+class EvaluationSpec(Record):
+    """What an evaluation is to do, fixed when it is made; the settings of its model are its job's ``RunConfig``.
+
+    ``setup`` holds what must be the same for two evaluations to be comparable, part by part under a name people know:
+    system prompt, worked examples, verifier, format, longest answer, answers per question, sampling. ``endpoint`` are
+    the ``EndpointSettings`` of one that asks an endpoint.
+    """
+
+    name: str = ""
+    benchmark: str
+    benchmark_hash: str
+    questions_sha256: str
+    questions: int
+    score_columns: tuple[str, ...]
+    subject: Subject
+    setup: dict[str, Any]
+    answers_per_question: int
+    endpoint: dict[str, Any] | None = None
+
+    @property
+    def main_column(self) -> str:
+        """The column that comparisons and loops go by."""
+        return self.score_columns[0]
 
 
 class Evaluation(Record):

@@ -21,6 +21,7 @@ _EVENT_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "note": {"text": str},
     "planned": {"rounds": int},
     "refused": {"message": str},
+    "scored": {"scores": dict},
 }
 _TAIL_BYTES = 1 << 20
 

@@ -42,8 +42,9 @@ RunStatus = Literal[
 ]
 ENDS: tuple[RunStatus, ...] = ("completed", "stopped_early", "failed", "cancelled")
 AT_WORK: tuple[RunStatus, ...] = ("starting", "training", "saving")
-# A trial is one small round that predicts what the full run takes.
-RunKind = Literal["full", "trial"]
+# A trial is one small round that predicts what the full run takes. An evaluation scores a model on a benchmark: it is
+# queued, followed, stopped and gone on with as runs are, and trains nothing.
+RunKind = Literal["full", "trial", "evaluation"]
 # What a run is to the run that it was made from.
 RunRelation = Literal["retry", "duplicate", "continue", "trial"]
 

@@ -15,6 +15,7 @@
       worker.log             what a worker started by the keeper printed
       start/                 a copy of the adapter that the run started from, where that was not a new one
       trial.json             of a trial, in place of checkpoint and adapter: what it measured and predicts
+      scores.json            of an evaluation, likewise; its answers are in rollouts/ (``evaluation_files.py``)
 
 Files are written to a temporary name, synced and renamed; the events file is appended to (``journal.py``). Knows
 nothing of tensors: it is handed the bytes of checkpoint and adapter.
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ratchet import run_lock
 from ratchet.ancestry import ADAPTER_FOLDER, start_of
@@ -64,9 +65,9 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def new_run_id(created: datetime) -> str:
+def new_run_id(created: datetime, letter: str = "r") -> str:
     """Return an id for a run made at this moment. No other run has it, as good as surely."""
-    return f"r{created:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return f"{letter}{created:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 class RunFolder:
@@ -102,18 +103,20 @@ class RunFolder:
         confirmation: Mapping[str, Any] | None = None,
         kind: RunKind = "full",
         source: Mapping[str, Any] | None = None,
+        further: Mapping[str, Any] | None = None,
     ) -> "RunFolder":
         """Make the folder of a new run with its settings.
 
         ``confirmation`` says who has read the report of its verifier; it becomes part of the run's record, as does
-        where the adapter that it starts from comes from, which is copied. ``source`` says which run it was made from.
+        where the adapter that it starts from comes from, which is copied. ``source`` says which run it was made from,
+        and ``further`` what else belongs to its record: what it evaluates, which loop or experiment has started it.
 
         Raises:
             Conflict: the folder holds a run, or something else; or the adapter to start from is not what it was.
             DiskFull: there is no room.
         """
         created = datetime.now(UTC)
-        run_id = new_run_id(created)
+        run_id = new_run_id(created, "e" if kind == "evaluation" else "r")
         advice = OUT_ADVICE if out else _HOME_ADVICE
         path = resolved(out or ratchet_home() / "runs" / run_id, advice)
         folder = cls(path)
@@ -132,6 +135,7 @@ class RunFolder:
             "created_at": created.isoformat(timespec="milliseconds"),
             "kind": kind,
             "directory": os.getcwd(),
+            **(further or {}),
         }
         report = {} if confirmation is None else {"report": dict(confirmation)}
         if source is not None:
@@ -199,7 +203,8 @@ class RunFolder:
     @property
     def kind(self) -> RunKind:
         """What the run is; one from before there were trials is a full one."""
-        return "trial" if self.read_run().get("kind") == "trial" else "full"
+        found = self.read_run().get("kind", "full")
+        return next((kind for kind in get_args(RunKind) if kind == found), "full")
 
     def read_trial(self) -> TrialReport | None:
         """Return what a trial found, None where it has found nothing, or the run is none.

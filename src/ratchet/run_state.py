@@ -5,7 +5,11 @@ Told from the run folder alone, without torch: the worker asks before it works, 
 
 from ratchet.endings import RESUMABLE
 from ratchet.errors import Conflict
+from ratchet.records import RunKind
 from ratchet.run_folder import RunFolder
+
+# What a run of each kind is called in a sentence.
+KIND_WORDS: dict[RunKind, str] = {"full": "a run", "trial": "a trial", "evaluation": "an evaluation"}
 
 
 def refuse_ended(folder: RunFolder) -> None:
@@ -22,6 +26,8 @@ def refuse_ended(folder: RunFolder) -> None:
     if not ended or ended[-1]["ending"] in RESUMABLE:
         return
     status = str(ended[-1]["status"]).replace("_", " ")
+    if folder.kind == "evaluation":
+        raise Conflict(f"Evaluation {folder.run_id} is {status}: there is nothing to go on with. Start another.")
     raise Conflict(
         f"Run {folder.run_id} is {status} ({str(ended[-1]['ending']).replace('_', ' ')}). Only a run that was stopped "
         "or interrupted can be resumed; start a new one for more rounds or more time."
@@ -36,7 +42,7 @@ def refuse_unconfirmed(folder: RunFolder) -> None:
     Raises:
         Conflict: there is neither a confirmation in its record nor a checkpoint.
     """
-    if folder.kind == "trial" or folder.read_config().objective != "rl":
+    if folder.kind != "full" or folder.read_config().objective != "rl":
         return
     if "report" not in folder.read_run() and not folder.checkpoint_path.exists():
         raise Conflict(
@@ -45,13 +51,16 @@ def refuse_unconfirmed(folder: RunFolder) -> None:
         )
 
 
-def refuse_trial(folder: RunFolder) -> None:
-    """Refuse to go on with a trial, or from one: it keeps nothing.
+def refuse_other_kind(folder: RunFolder, kind: RunKind) -> None:
+    """Refuse to go on with what is not of this kind.
 
     Raises:
-        Conflict: the run is one.
+        Conflict: it is not; a trial can never be gone on with.
     """
     if folder.kind == "trial":
         raise Conflict(
             f"Run {folder.run_id} is a trial, which keeps nothing to go on with. Start another: ratchet trial."
         )
+    if folder.kind != kind:
+        command = "ratchet eval resume" if folder.kind == "evaluation" else "ratchet resume"
+        raise Conflict(f"{folder.run_id} is {KIND_WORDS[folder.kind]}. Go on with it: {command} {folder.run_id}")

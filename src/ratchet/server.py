@@ -12,13 +12,15 @@ from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from types import FrameType
 
-from ratchet.errors import InvalidSetting
+from ratchet.errors import InvalidSetting, RatchetError
+from ratchet.service.conduct import Conductor, stop_followed
 from ratchet.service.registry import all_runs, open_store
 from ratchet.supervisor import Executor, Keeper, KeeperHome, LocalExecutor, Pace, find_slots
 
 log = logging.getLogger(__name__)
 
 _LOG_BYTES, _LOGS_KEPT = 2 << 20, 4
+_CONDUCTOR_SECONDS = 30.0  # for the step that is being started when the keeper ends
 
 
 def serve_runs(
@@ -29,8 +31,9 @@ def serve_runs(
     show: Callable[[str], None] = print,
     pace: Pace | None = None,
     executor: Executor | None = None,
+    until_ended: str | None = None,
 ) -> None:
-    """Be the keeper of this RATCHET_HOME until SIGINT or SIGTERM.
+    """Be the keeper of this RATCHET_HOME, and carry out its loops and experiments, until SIGINT or SIGTERM.
 
     Args:
         cpu_slots: How many runs may use the CPU at a time.
@@ -39,6 +42,8 @@ def serve_runs(
         show: Shown what the keeper does, a line at a time; the log file has it too.
         pace: How often and how patiently it looks.
         executor: What starts workers, as processes of this machine by default.
+        until_ended: A loop or experiment, by its id: once it has ended, so does the keeper. The first SIGINT or SIGTERM
+            then asks it to end in good order, the second ends the keeper.
 
     Raises:
         Conflict: another keeper looks after this home, or home or database cannot be used.
@@ -50,7 +55,7 @@ def serve_runs(
         raise InvalidSetting(
             "There is neither a GPU nor a CPU slot to run on. Give --cpu-slots 1 or more.", "cpu_slots"
         )
-    with home.held() as name, open_store() as store, _log_to(home), _told_to_end() as ending:
+    with home.held() as name, open_store() as store, _log_to(home), _told_to_end(until_ended) as ending:
 
         def say(line: str) -> None:
             log.info("%s", line)
@@ -61,7 +66,8 @@ def serve_runs(
         say(f"Keeper {name} looks after {home.path}. Slots: {', '.join(slot.name for slot in slots)}.")
         for run in keeper.at_work():
             say(f"Run {run.id} is followed again.")
-        keeper.run(ending.wait)
+        with _conducting(say, until_ended, ending, keeper.pace):
+            keeper.run(ending.wait)
         if stop_runs:
             say("Told to end: the runs at work are asked to stop first.")
             keeper.finish(time.sleep)
@@ -71,13 +77,55 @@ def serve_runs(
 
 
 @contextmanager
-def _told_to_end() -> Iterator[threading.Event]:
-    """Yield what is set once somebody tells this process to end; a second SIGINT ends it at once."""
-    told = threading.Event()
+def _conducting(
+    say: Callable[[str], None], until_ended: str | None, ending: threading.Event, pace: Pace
+) -> Iterator[None]:
+    """Carry out loops and experiments in a thread inside the block.
+
+    Checking a run may take a while, and the keeper is to look after the others meanwhile. ``ending`` is set once what
+    is waited for has ended.
+    """
+    over = threading.Event()
+
+    def conduct() -> None:
+        with open_store() as store:
+            conductor = Conductor(store, say)
+            while not over.is_set():
+                try:
+                    conductor.step()
+                    if until_ended is not None and not conductor.is_open(until_ended):
+                        ending.set()
+                except (RatchetError, OSError) as error:  # a database that is away for a moment
+                    log.warning("loops and experiments wait: %s", error)
+                except Exception:
+                    log.exception("a pass over loops and experiments failed")
+                over.wait(pace.poll_seconds)
+
+    thread = threading.Thread(target=conduct, name="conductor", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_CONDUCTOR_SECONDS)
+
+
+@contextmanager
+def _told_to_end(followed: str | None = None) -> Iterator[threading.Event]:
+    """Yield what is set once somebody tells this process to end; a second SIGINT ends it at once.
+
+    Where a loop or experiment is followed, the first telling asks that to end, and its end is the keeper's.
+    """
+    told, asked = threading.Event(), threading.Event()
 
     def tell(number: int, frame: FrameType | None) -> None:
         if told.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if followed is not None and not asked.is_set():
+            asked.set()
+            # Not from here: a signal comes at any moment, also while the database is being written.
+            threading.Thread(target=stop_followed, args=[followed], daemon=True).start()
+            return
         told.set()
 
     before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -118,6 +118,8 @@ class Live:
         elif event["event"] == "heldout":
             when = "before training" if event["when"] == "before" else "with the kept adapter"
             self.console.print(f"Held-out problems, {when}: {event['accuracy']:.1%} of {event['prompts']} right")
+        elif event["event"] == "answered":
+            self.console.print(f"{event['done']:,} / {event['of']:,} questions answered, {event['seconds']:.1f} s")
         elif event["event"] == "round":
             record = RoundRecord.model_validate(event["record"])
             is_last = record.round == self._rounds

@@ -18,6 +18,8 @@ from ratchet.config.data import (
     MathPairsData,
     ReasoningGymData,
 )
+from ratchet.config.endpoint import EndpointSettings
+from ratchet.config.loop import LoopSettings
 from ratchet.config.machine import (
     KeepSettings,
     LimitSettings,
@@ -66,11 +68,13 @@ __all__ = [
     "DatasetData",
     "DeepMathData",
     "DpoSettings",
+    "EndpointSettings",
     "FinalNumberVerifier",
     "FormatKind",
     "Gsm8kData",
     "KeepSettings",
     "LimitSettings",
+    "LoopSettings",
     "LoraSettings",
     "Loss",
     "MathPairsData",

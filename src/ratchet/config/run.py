@@ -116,6 +116,13 @@ class RunConfig(Settings):
         help="Step size, constant in rl. For LoRA on models above 100M parameters 2e-5 to 1e-3 is usual. Left out: "
         "1e-4 for rl, 2e-4 for sft, 5e-6 for dpo.",
     )
+    baseline: str = setting(
+        "",
+        max_length=200,
+        label="Baseline",
+        help="A completed evaluation of the run's data, by its id: it supplies the verifier and the metric that is "
+        "trained on, where the run names none. Empty: none.",
+    )
     start_from: StartSettings = StartSettings()
     lora: LoraSettings = LoraSettings()
     quantization: Quantization = setting(

@@ -17,11 +17,15 @@ QUESTION_COLUMNS = ("prompt", "messages", "question", "problem")
 
 
 class Benchmark(NamedTuple):
-    """Rows to score on: a JSONL file, what messages call it, and whether the user asked for just this file."""
+    """Rows to score on: a JSONL file, what messages call it, and whether the user asked for just this file.
+
+    ``is_kept`` tells whether it is a benchmark of the user's (``ratchet bench list``), not a split of a dataset.
+    """
 
     name: str
     file: Path
     is_asked_for: bool = False
+    is_kept: bool = False
 
 
 def texts(benchmark: Benchmark) -> Iterator[RowText]:

@@ -84,7 +84,7 @@ def load(data: Gsm8kData, *, validation_prompts: int, format_kind: FormatKind) -
     Raises:
         IncompatibleData: the data is not there, or has rows that cannot be used.
     """
-    splits = read_splits(data, validation_prompts, lambda number, row: _prompt(number, row, format_kind))
+    splits = read_splits(data, validation_prompts, lambda number, row: prompt(number, row, format_kind))
     return Dataset(
         train=splits.train,
         validation=splits.validation,
@@ -107,7 +107,12 @@ def instruction(format_kind: FormatKind) -> str:
     return "Solve the problem step by step and end with the final number."
 
 
-def _prompt(number: int, row: Mapping[str, Any], format_kind: FormatKind) -> Prompt:
+def prompt(number: int, row: Mapping[str, Any], format_kind: FormatKind) -> Prompt:
+    """Return a row as a prompt, its demonstration in the form that is asked for.
+
+    Raises:
+        BadRow: it cannot be used.
+    """
     question, answer = columns.text(row, "question"), columns.text(row, "answer")
     steps, mark, final = answer.rpartition(_MARK)
     if not mark:

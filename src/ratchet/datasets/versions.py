@@ -80,9 +80,12 @@ def split_file(folder: Path, split: str) -> Path:
 
 
 @contextmanager
-def staging() -> Iterator[Path]:
-    """Give a folder to write a version in. What is left of it is removed, also what killed imports left."""
-    home = versions_home()
+def staging(home: Path | None = None) -> Iterator[Path]:
+    """Give a folder to write a version in. What is left of it is removed, also what killed imports left.
+
+    ``home`` is where it is to be kept in the end, None for the versions of datasets.
+    """
+    home = home or versions_home()
     with unusable_as_error(home, _HOME_ADVICE), disk_full_as_error(home, _DISK_ADVICE):
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)

@@ -65,6 +65,25 @@ class Plan:
         )
 
     @classmethod
+    def scoring(
+        cls,
+        prepared: Prepared,
+        policy: Policy,
+        note: Callable[[str], None] = lambda text: None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> "Plan":
+        """Fix what the settings leave open for a job that only answers; arguments as of ``fitted``."""
+        config = prepared.config
+        longest = max(len(encoded.token_ids) for encoded in prepared.heldout)
+        load = policy.memory_load(longest, config.rl.max_answer_tokens)
+        return cls(
+            budgets=fitted_budgets(load, policy.device, config.rl),
+            forward=PLAIN,
+            batches=chosen_kind(policy, [_shortened(encoded.token_ids) for encoded in prepared.heldout[:2]], tell),
+            sampler=choose(config.sampler, policy.device, policy.files, config.quantization),
+        )
+
+    @classmethod
     def stored(cls, record: dict[str, Any]) -> "Plan":
         """Return the plan that ``as_record`` stored."""
         return cls(

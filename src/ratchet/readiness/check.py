@@ -13,7 +13,14 @@ from ratchet.errors import RatchetError
 from ratchet.model_files import Place, experts_in, find, model_config, parameter_count, towers_in
 from ratchet.readiness.advice import advice, advice_on_rate
 from ratchet.readiness.faults import Faults, raise_all
-from ratchet.readiness.leaks import DISJOINT_BY_THEMSELVES, leak_notes, leaks_of, refuse_leaks
+from ratchet.readiness.leaks import (
+    DISJOINT_BY_THEMSELVES,
+    leak_notes,
+    leaks_of,
+    refuse_leaks,
+    refuse_same_problems,
+    same_problems,
+)
 from ratchet.readiness.machine import (
     device_here,
     refuse_absent_sampler,
@@ -197,6 +204,9 @@ def _with_rows(
             leaks = leaks_of(dataset, own_test, compared, found)
             found += leak_notes(leaks)
             refuse_leaks(leaks)
+    if is_disjoint:
+        with faults.gathered():
+            refuse_same_problems(same_problems(dataset, [one for one in benchmarks if one.is_kept], found))
     counts = {"training": len(dataset.train), "validation": len(dataset.validation), "held-out": len(dataset.heldout)}
     if fitted.train:
         counts = {"training": len(fitted.train), "validation": len(fitted.validation), "held-out": len(fitted.heldout)}

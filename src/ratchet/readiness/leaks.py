@@ -5,10 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from ratchet.datasets import Dataset
 from ratchet.datasets.benchmarks import Benchmark, text_of, texts
 from ratchet.datasets.leak_guard import NEAR_JACCARD, SHINGLE_WORDS, Leaks, Pair, RowText, find_leaks
+from ratchet.datasets.math_pairs import ProblemClass, problem_class
 from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import IncompatibleData
 
-# Its problems are short and made to differ as problems, which the guard, comparing texts, could not tell.
+# Its problems are short and made to differ as problems, which the guard, comparing texts, could not tell. Those of a
+# benchmark with other numbers or another seed need not differ from them: ``same_problems`` tells.
 DISJOINT_BY_THEMSELVES = ("math_pairs",)
 TRAINING, VALIDATION = "training", "validation"
 
@@ -36,10 +38,46 @@ def refuse_leaks(leaks: Leaks) -> None:
         IncompatibleData: there are such rows, up to 20 of them named by split and number.
     """
     if leaks.exact:
-        count = "1 row stands" if len(leaks.exact) == 1 else f"{len(leaks.exact):,} rows stand"
         raise IncompatibleData(
-            f"{count} in two places that may share none, the same but for case, spacing and punctuation: "
-            f"{_named(leaks.exact)}. Take them out of one of the two, or what is measured there says nothing."
+            f"{_counted(leaks.exact)} in two places that may share none, the same but for case, spacing and "
+            f"punctuation: {_named(leaks.exact)}. Take them out of one of the two, or what is measured there says "
+            "nothing."
+        )
+
+
+def same_problems(dataset: Dataset, benchmarks: Sequence[Benchmark], notes: list[str]) -> list[Pair]:
+    """Return which Math Pairs problems of a run are questions of benchmarks too, in whatever order of their numbers.
+
+    A run and a benchmark of the same numbers and seed share none, by the way in which they are made.
+
+    Args:
+        dataset: The rows of the run, Math Pairs.
+        benchmarks: Of any kind; questions that are no such problems are passed over.
+        notes: Told of files that cannot be used.
+    """
+    first: dict[ProblemClass, RowText] = {}
+    for row in _rows(dataset):
+        if (found := problem_class(row.text)) is not None:
+            first.setdefault(found, row)
+    pairs = []
+    for asked in (row for one in benchmarks for row in _texts(one, notes)):
+        known = problem_class(asked.text)
+        if known is not None and known in first:
+            pairs.append(Pair(first[known].split, first[known].number, asked.split, asked.number))
+    return pairs
+
+
+def refuse_same_problems(pairs: Sequence[Pair]) -> None:
+    """Refuse Math Pairs problems that are trained on and are questions of a benchmark.
+
+    Raises:
+        IncompatibleData: there are such problems, up to 20 of them named by split and number.
+    """
+    if pairs:
+        raise IncompatibleData(
+            f"{_counted(pairs)} in two places that may share none, the same problem but for the order of its numbers: "
+            f"{_named(pairs)}. Problems of the same pairs, smallest and largest number and seed share none: take those "
+            "of the benchmark, or remove it (ratchet bench remove)."
         )
 
 
@@ -72,6 +110,10 @@ def _texts(benchmark: Benchmark, notes: list[str]) -> list[RowText]:
             raise
         notes.append(f"The rows to train on could not be compared with {benchmark.name} rows. {fault}")
         return []
+
+
+def _counted(pairs: Sequence[Pair]) -> str:
+    return "1 row stands" if len(pairs) == 1 else f"{len(pairs):,} rows stand"
 
 
 def _named(pairs: Sequence[Pair]) -> str:

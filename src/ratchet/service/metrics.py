@@ -46,7 +46,7 @@ def add(file: Path, name: str) -> "StoredMetric":
     from ratchet.store import Database, MetricStore
 
     checked_name(name)
-    source = _source(file)
+    source = source_of(file)
     with closing(MetricPool(source, name=name, workers=1)) as pool:
         pool.check()
     with closing(Database()) as database:
@@ -164,7 +164,7 @@ def try_out(file: Path, rows: Path) -> list[TriedRow]:
 
     if not rows.is_file():
         raise IncompatibleData(f"There is no file {rows} with rows to try the metric on.")
-    source = _source(file)
+    source = source_of(file)
     pairs = list(converted(table([rows]), _pair))
     with closing(MetricPool(source, name=file.stem)) as pool:
         pool.check()
@@ -182,7 +182,13 @@ def _pair(number: int, row: Mapping[str, Any]) -> tuple[str, str]:
     return row["answer"], row["reference"]
 
 
-def _source(file: Path) -> str:
+def source_of(file: Path) -> str:
+    """Return the source of a metric.
+
+    Raises:
+        IncompatibleData: the file cannot be read.
+        MetricRefused: it is too long, or no text.
+    """
     try:
         with file.open("rb") as opened:
             content = opened.read(_MOST_SOURCE_BYTES + 1)

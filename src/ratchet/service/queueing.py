@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.outside import close_from_outside
-from ratchet.records import AT_WORK, ENDS
+from ratchet.records import AT_WORK, ENDS, RunKind
 from ratchet.run_folder import RunFolder
-from ratchet.run_state import refuse_ended, refuse_trial, refuse_unconfirmed
+from ratchet.run_state import refuse_ended, refuse_other_kind, refuse_unconfirmed
 from ratchet.service.registry import find_stored, find_with_row, mark_kept, open_store
 from ratchet.supervisor.home import KeeperHome
 from ratchet.supervisor.ingest import ingest
@@ -36,8 +36,8 @@ class Queued:
 Stopping = Literal["cancelled", "asked"]
 
 
-def queue_again(run_or_folder: str) -> Queued:
-    """Let the keeper go on with a run that was killed or stopped.
+def queue_again(run_or_folder: str, kind: RunKind = "full") -> Queued:
+    """Let the keeper go on with a run of this kind that was killed or stopped.
 
     Raises:
         NotFound: there is no such run.
@@ -47,7 +47,7 @@ def queue_again(run_or_folder: str) -> Queued:
         folder, run = find_stored(store, run_or_folder)
         refuse_function(run.config)
         refuse_with_keeper(run)
-        with _taken_up(folder, is_kept=True):
+        with _taken_up(folder, kind, is_kept=True):
             fresh = {"is_kept": True, "queued_at": datetime.now(UTC), "host": "", "slot": "", "attempts": 0}
             nothing = ("pid", "process_started", "ended_at", "ending", "stop_requested_at")
             changes = {**fresh, **dict.fromkeys(nothing), "message": ""}
@@ -56,8 +56,8 @@ def queue_again(run_or_folder: str) -> Queued:
         return waiting(store, store.get(run.id))
 
 
-def take_inline(run_or_folder: str) -> RunFolder:
-    """Return a run that this process is about to go on with, and enter that the keeper does not run it.
+def take_inline(run_or_folder: str, kind: RunKind = "full") -> RunFolder:
+    """Return a run of this kind that this process is about to go on with; enter that the keeper does not run it.
 
     Raises:
         NotFound: there is no such run.
@@ -67,20 +67,20 @@ def take_inline(run_or_folder: str) -> RunFolder:
         folder, run = find_with_row(store, run_or_folder)
         if run is not None:
             refuse_with_keeper(run)
-        with _taken_up(folder, is_kept=False):
+        with _taken_up(folder, kind, is_kept=False):
             if run is not None:
                 store.change(run.id, is_kept=False, stop_requested_at=None)
     return folder
 
 
 @contextmanager
-def _taken_up(folder: RunFolder, *, is_kept: bool) -> Iterator[None]:
+def _taken_up(folder: RunFolder, kind: RunKind, *, is_kept: bool) -> Iterator[None]:
     """Make a run ready to be gone on with, by the keeper or by this process, and hold its lock for the block.
 
     Raises:
-        Conflict: it is a trial, over, not confirmed, or being worked on.
+        Conflict: it is of another kind, a trial, over, not confirmed, or being worked on.
     """
-    refuse_trial(folder)
+    refuse_other_kind(folder, kind)
     refuse_ended(folder)
     refuse_unconfirmed(folder)
     with folder.locked():

@@ -1,16 +1,20 @@
 """Can this run start? What ``ratchet train --check`` says, and what is asked before a run starts."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.config import DatasetData, RunConfig, StartSettings
+from ratchet.datasets.bench_store import questions_file, read_spec
 from ratchet.datasets.benchmarks import Benchmark
+from ratchet.datasets.questions import absolute
 from ratchet.datasets.versions import split_file, versions_home
-from ratchet.errors import Conflict
+from ratchet.errors import Conflict, NotFound
 from ratchet.files import check_room, ratchet_home, resolved, unusable_as_error
 from ratchet.readiness import Faults, Readiness, check
+from ratchet.readiness.leaks import DISJOINT_BY_THEMSELVES
 from ratchet.run_folder import RunFolder
 from ratchet.service.artifacts import check_artifacts
 from ratchet.service.starts import with_source_found
@@ -43,6 +47,7 @@ def check_run(
         refuse_unusable(out)
     with faults.gathered():
         check_artifacts()
+    from ratchet.service.baselines import with_baseline
     from ratchet.service.datasets import with_version
     from ratchet.service.metrics import with_source
 
@@ -56,6 +61,7 @@ def check_run(
         config = with_version(config)
         there.add("data")
     with faults.gathered():
+        config = with_baseline(config) if "data" in there else config
         config = with_source(config)
         there.add("metric")
     own_test, benchmarks = _test_rows(config)
@@ -117,7 +123,7 @@ def _versions() -> "list[DatasetSummary]":
 
 
 def _test_rows(config: RunConfig) -> tuple[Benchmark | None, list[Benchmark]]:
-    """Return the test rows of the run's own data, and those of all other datasets that are kept here."""
+    """Return the test rows of the run's own data, and those of all other datasets and benchmarks that are kept here."""
     own_test = None
     others = []
     path = getattr(config.data, "path", "")
@@ -125,21 +131,52 @@ def _test_rows(config: RunConfig) -> tuple[Benchmark | None, list[Benchmark]]:
     own = config.data if isinstance(config.data, DatasetData) else None
     own_origins = {version.origin for version in versions if own and version.name == own.name}
     own_origins |= {os.path.abspath(os.path.expanduser(path))} if path else set()
+    decided = set()
     for version in versions:
         file = split_file(versions_home() / version.content_hash, "test")
-        if not file.is_file():
-            continue
-        if own and version.name == own.name:
-            if version.content_hash == own.content_hash:
-                own_test = Benchmark("test", file)
         # Other versions of the same data, and other datasets from the same place, share rows with it by nature: they
         # were split another way, or replaced.
-        elif version.origin not in own_origins:
+        shares = version.origin in own_origins or bool(own and version.name == own.name)
+        if shares or file.is_file():
+            decided.add((version.name, version.version))
+        if not file.is_file():
+            continue
+        if own and version.name == own.name and version.content_hash == own.content_hash:
+            own_test = Benchmark("test", file)
+        elif not shares:
             others.append(Benchmark(f"test of dataset {version.name}@{version.version}", file))
     beside = Path(os.path.expanduser(path)) / "test.jsonl"
     if path and beside.is_file():
         own_test = Benchmark("test", beside)
-    return own_test, others
+    if config.data.source in DISJOINT_BY_THEMSELVES:
+        decided = set()  # the rows of datasets are not compared with such a run, benchmarks made of them are
+    return own_test, [*others, *_benchmarks(decided, own_test)]
+
+
+def _benchmarks(decided: Set[tuple[str, int]], own_test: Benchmark | None) -> list[Benchmark]:
+    """Return the user's benchmarks, but those whose questions are test rows that are compared as such.
+
+    Args:
+        decided: Versions of datasets; what holds of a version's test rows holds of a benchmark made of them, which is
+            not named a second time.
+        own_test: The test rows of the run's own data, of which a built-in benchmark may have been made.
+    """
+    from ratchet.service.benchmarks import kept_benchmarks
+
+    places = set() if own_test is None else {absolute(str(own_test.file)), absolute(str(own_test.file.parent))}
+    return [
+        Benchmark(f"benchmark {entry.name}", questions_file(entry.content_hash), is_kept=True)
+        for entry in kept_benchmarks()
+        if entry.dataset not in decided and _place(entry.content_hash) not in places
+    ]
+
+
+def _place(content_hash: str) -> str:
+    """Return the path that a built-in benchmark was read from; empty for others, and where its folder is damaged."""
+    with suppress(NotFound, Conflict):
+        spec = read_spec(content_hash)
+        return spec.origin.partition(": ")[2] if spec.source == "built_in" else ""
+    return ""
 
 
 def _existing_parent(path: Path, advice: str) -> Path:

@@ -55,14 +55,17 @@ def new_run(
     kind: RunKind = "full",
     is_kept: bool = False,
     origin: Origin | None = None,
+    further: Mapping[str, Any] | None = None,
 ) -> RunFolder:
     """Make the folder of a run and its row in the database, or neither of them; a draft that it comes from is used up.
+
+    ``further`` belongs to its record: what it evaluates, and as ``owner`` which step of a loop or experiment it is.
 
     Raises:
         Conflict, DiskFull: one of them cannot be made, or somebody else has launched or dropped the draft meanwhile.
     """
     source = {"run": origin.run, "relation": origin.relation} if origin and origin.run else None
-    folder = RunFolder.create(config, out, confirmation, kind, source)
+    folder = RunFolder.create(config, out, confirmation, kind, source, further)
     try:
         with open_store() as store:
             register(store, folder, is_kept=is_kept, draft=origin.draft if origin else None)
@@ -86,7 +89,13 @@ def register(store: "RunStore", folder: RunFolder, *, is_kept: bool, draft: str 
     created_at = datetime.fromisoformat(record["created_at"])
     try:
         return store.add(
-            folder.read_config(), id=record["id"], status=status, created_at=created_at, draft=draft, **fields
+            folder.read_config(),
+            id=record["id"],
+            status=status,
+            created_at=created_at,
+            draft=draft,
+            evaluation=record.get("evaluation"),
+            **fields,
         )
     except Conflict:
         # Whoever listed runs in the instant since the folder was made has entered it already.
@@ -213,7 +222,14 @@ def _adopted(store: "RunStore", folder: RunFolder) -> "StoredRun":
     # What the keeper ran and has no end waits for it, also while its worker lives: the keeper will see that it does.
     status, created_at = _first_status(is_kept), datetime.fromisoformat(record["created_at"])
     fields = _own_fields(store, folder, record, is_kept=is_kept)
-    run = store.add(folder.read_config(), id=record["id"], status=status, created_at=created_at, **fields)
+    run = store.add(
+        folder.read_config(),
+        id=record["id"],
+        status=status,
+        created_at=created_at,
+        evaluation=record.get("evaluation"),
+        **fields,
+    )
     run = ingest(store, run, folder)
     if is_kept and run.status not in ENDS:
         store.move(run.id, AT_WORK, "queued")
@@ -233,6 +249,7 @@ def _own_fields(store: "RunStore", folder: RunFolder, record: dict[str, Any], *,
         "kind": record.get("kind", "full"),
         "confirmation": record.get("report"),
         "is_kept": is_kept,
+        "owner": record.get("owner"),
         **_source(store, record),
     }
 

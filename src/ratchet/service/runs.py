@@ -209,7 +209,8 @@ class ListedRun:
 def list_runs(project: str | None = None, status: ShownStatus | None = None) -> list[ListedRun]:
     """Return drafts and every run that is still in its folder, oldest first, of one project and status if asked."""
     with open_store() as store:
-        listed = [ListedRun(run, _shown_status(run)) for run in all_runs(store, project)]
+        runs = [run for run in all_runs(store, project) if run.kind != "evaluation"]
+        listed = [ListedRun(run, _shown_status(run)) for run in runs]
     return [one for one in listed if status in (None, one.status)]
 
 

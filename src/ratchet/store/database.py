@@ -28,7 +28,7 @@ from ratchet.store import postgres, sqlite
 log = logging.getLogger(__name__)
 
 # The newest migration, so that a database that is up to date is known without loading Alembic; a test compares.
-HEAD = "0003"
+HEAD = "0004"
 URL_VARIABLE = "RATCHET_DATABASE"
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -111,7 +111,11 @@ class Database:
         with self._engine.connect() as connection:
             if _revision(connection) == HEAD:
                 return
-        with self._engine.execution_options(writes=True).begin() as connection:
+        with (
+            self._engine.execution_options(writes=True).connect() as connection,
+            self._kind.rebuilding_tables(connection),
+            connection.begin(),
+        ):
             # Asked again in this writer's turn: another process may have done it.
             found = _revision(connection)
             if found == HEAD:

@@ -6,6 +6,8 @@ writes take milliseconds and only the keeper and few commands write. A writer th
 the server ends its session.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
@@ -75,6 +77,11 @@ def engine(url: URL) -> sa.Engine:
 def is_to_try_again(error: DBAPIError) -> bool:
     """Tell whether a transaction was undone for what other programs did at the same time."""
     return getattr(error.orig, "sqlstate", None) in _AGAIN
+
+
+def rebuilding_tables(connection: sa.Connection) -> AbstractContextManager[None]:
+    """Do nothing: PostgreSQL changes tables as they are."""
+    return nullcontext()
 
 
 def fault(error: DBAPIError, url: URL) -> RatchetError:

@@ -21,7 +21,9 @@ from ratchet.records import Ending, RoundRecord, RunKind, RunRelation, RunStatus
 from ratchet.run_folder import new_run_id
 from ratchet.store.adapters import AdapterStore, NewAdapter, enter
 from ratchet.store.database import Database
-from ratchet.store.models import Run, RunRound
+from ratchet.store.evaluations import EvaluationStore, enter_scores, evaluation_row
+from ratchet.store.models import Experiment, Loop, Run, RunRound
+from ratchet.store.plans import PlanStore
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,8 @@ class StoredRun:
     ``rounds_done`` is None before round 0 is scored. Accuracies are shares of 0..1 on the validation sample.
     ``seconds`` are active ones. ``confirmation`` says who has read the verifier's report. ``is_kept`` tells whether the
     keeper runs it; a command runs it inline otherwise. ``process_started`` tells the worker from another process that
-    got its ``pid`` later. ``journal_offset`` is the byte of the journal up to which it was ingested.
+    got its ``pid`` later. ``journal_offset`` is the byte of the journal up to which it was ingested. ``owner`` names
+    the step of a loop or experiment that it is, None for one that stands for itself: no step is there twice.
     """
 
     id: str
@@ -70,6 +73,7 @@ class StoredRun:
     journal_offset: int = 0
     stop_requested_at: datetime | None = None
     artifacts_url: str = ""
+    owner: str | None = None
 
 
 _FIELDS = frozenset(field.name for field in fields(StoredRun))
@@ -82,6 +86,9 @@ class RunStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.adapters = AdapterStore(database)
+        self.evaluations = EvaluationStore(database)
+        self.loops = PlanStore(database, Loop)
+        self.experiments = PlanStore(database, Experiment)
 
     def add(
         self,
@@ -90,6 +97,7 @@ class RunStore:
         id: str | None = None,
         status: RunStatus = "draft",
         draft: str | None = None,
+        evaluation: Mapping[str, Any] | None = None,
         **given: Any,
     ) -> StoredRun:
         """Enter a run and return it.
@@ -99,6 +107,7 @@ class RunStore:
             id: A new one by default.
             status: "draft" by default; every other one needs ``folder``.
             draft: The draft that it comes from, which goes.
+            evaluation: What it evaluates, for one of the kind evaluation.
             given: Further fields of ``StoredRun``.
 
         Raises:
@@ -113,6 +122,8 @@ class RunStore:
         def work(session: Session) -> None:
             if session.get(Run, run.id) is not None:
                 raise Conflict(f"Run {run.id} is in the database already.")
+            if run.owner is not None and session.scalar(sa.select(Run.id).where(Run.owner == run.owner)):
+                raise Conflict(f"The step {run.owner} has been started already.")
             if run.folder is not None and session.scalar(_in_folder(run.folder)) is not None:
                 raise Conflict(f"The database has another run in {run.folder}.")
             if run.source_run is not None:
@@ -120,6 +131,9 @@ class RunStore:
             if draft is not None and not _removed(session, draft):
                 raise Conflict(f"Draft {draft} was launched or dropped meanwhile.")
             session.add(Run(**_columns(_values(run))))
+            if evaluation is not None:
+                session.flush()
+                session.add(evaluation_row(run.id, evaluation))
 
         self._database.write(work)
         return self.get(run.id)
@@ -150,6 +164,11 @@ class RunStore:
         if statuses is not None:
             query = query.where(Run.status.in_(statuses))
         return self._read_all(query)
+
+    def owned_by(self, owner: str) -> list[StoredRun]:
+        """Return the runs that a loop or experiment has started, oldest first; ``owner`` is how its steps begin."""
+        query = sa.select(Run).where(Run.owner.startswith(f"{owner}/", autoescape=True))
+        return self._read_all(query.order_by(Run.created_at, Run.id))
 
     def move(self, id: str, source: Collection[RunStatus], target: RunStatus, **changes: Any) -> bool:
         """Move a run from one of the statuses ``source`` to ``target``, with other changes; tell whether that was done.
@@ -200,6 +219,7 @@ class RunStore:
         records: Sequence[RoundRecord],
         target: RunStatus | None = None,
         adapter: NewAdapter | None = None,
+        scores: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> bool:
         """Enter what a piece of the journal says, all of it or nothing; tell whether that was done.
@@ -213,6 +233,7 @@ class RunStore:
             records: The rounds in it.
             target: The status that the run has after it; None: as it was.
             adapter: What the run has ended with in it.
+            scores: What an evaluation has found in it.
             changes: Other fields that changed.
 
         Returns:
@@ -232,6 +253,8 @@ class RunStore:
                 session.merge(RunRound(run_id=id, number=record.round, record=record.model_dump(mode="json")))
             if adapter is not None:
                 enter(session, id, adapter)
+            if scores is not None:
+                enter_scores(session, id, scores)
             return True
 
         return self._database.write(work)

@@ -1,6 +1,8 @@
 """SQLite as our database: readers never wait (write-ahead log), writers wait for their turn."""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,21 @@ def engine(url: URL) -> sa.Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return made
+
+
+@contextmanager
+def rebuilding_tables(connection: sa.Connection) -> Iterator[None]:
+    """Let a transaction inside the block replace tables that others point to.
+
+    SQLite changes a table by making a new one and dropping the old, which would take the rows along that belong to
+    its own (https://www.sqlite.org/lang_altertable.html, section 7). The switch works outside transactions alone.
+    """
+    driver: Any = connection.connection.driver_connection
+    driver.execute("PRAGMA foreign_keys=OFF").close()
+    try:
+        yield
+    finally:
+        driver.execute("PRAGMA foreign_keys=ON").close()
 
 
 def fault(error: DBAPIError, url: URL) -> RatchetError:

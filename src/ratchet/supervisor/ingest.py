@@ -35,7 +35,9 @@ def ingest(store: "RunStore", run: "StoredRun", folder: RunFolder) -> "StoredRun
             records, target, changes = _told(run, events)
         # Whether or not somebody else was first, there may be more by now.
         adapter = _adapter(run, changes, folder) if target in ENDS else None
-        store.ingest(run.id, run.journal_offset, end, records, target, adapter, **changes)
+        found = [event["scores"] for event in events if event["event"] == "scored"]
+        scores = found[-1] if found else None
+        store.ingest(run.id, run.journal_offset, end, records, target, adapter, scores, **changes)
         run = store.get(run.id)
 
 
@@ -68,6 +70,9 @@ def _told(
             target = "starting" if known.rounds_done is None else "training"
             at = datetime.fromisoformat(event["at"])
             changes |= {"started_at": known.started_at or at, "ended_at": None, "ending": None, "message": ""}
+        elif kind == "answered":
+            target = "training"
+            changes |= {"rounds": event["of"], "rounds_done": event["done"], "attempts": 0}
         elif kind == "planned":
             changes["rounds"] = event["rounds"]
         elif kind == "round":

@@ -29,7 +29,7 @@ class Composite:
     """Grades with all of its parts. ``correctness_from`` counts them from 0."""
 
     def __init__(self, parts: Sequence[Part], *, correctness_from: int) -> None:
-        self._names = _names([part.kind for part in parts])
+        self._names = part_names([part.kind for part in parts])
         self._parts = tuple(parts)
         self._correctness_from = correctness_from
 
@@ -79,7 +79,7 @@ def _found(grade: Grade) -> float:
     return grade.correctness if grade.score is None else grade.score
 
 
-def _names(kinds: Sequence[str]) -> list[str]:
+def part_names(kinds: Sequence[str]) -> list[str]:
     """Return a name for each part: its kind, numbered from the second one on."""
     seen = Counter[str]()
     names = []

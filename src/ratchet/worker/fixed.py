@@ -20,13 +20,22 @@ from ratchet.worker.session import Session
 _PINNED = ("ratchet-rl", "torch", "transformers", "peft")
 
 
-def fix(session: Session, prepared: Prepared, policy: Policy, note: Callable[[str], None]) -> dict[str, Any]:
-    """Return what must stay the same over all sessions of a run; refuse to go on where it cannot."""
+def fix(
+    session: Session,
+    prepared: Prepared,
+    policy: Policy,
+    note: Callable[[str], None],
+    plan: Callable[..., Plan] = Plan.fitted,
+) -> dict[str, Any]:
+    """Return what must stay the same over all sessions of a run; refuse to go on where it cannot.
+
+    ``plan`` decides at the first start what the settings leave open.
+    """
     folder = session.folder
     record = folder.read_run()
     packages = [*_PINNED]
     packages += [] if prepared.config.quantization == "none" else ["bitsandbytes"]
-    packages += [] if prepared.config.objective == "rl" else ["trl"]
+    packages += [] if prepared.config.objective == "rl" or folder.kind == "evaluation" else ["trl"]
     versions = {name: metadata.version(name) for name in packages}
     if "fixed" in record:
         fixed: dict[str, Any] = record["fixed"]
@@ -52,7 +61,7 @@ def fix(session: Session, prepared: Prepared, policy: Policy, note: Callable[[st
         "dtype": str(policy.model.dtype).removeprefix("torch."),
         "attention": policy.model.config._attn_implementation,
         "threads": torch.get_num_threads(),
-        **Plan.fitted(prepared, policy, note, folder.log).as_record(),
+        **plan(prepared, policy, note, folder.log).as_record(),
     }
     fixed["versions"] = {**versions, **_sampler_version(fixed)}
     folder.write_run({**record, "fixed": fixed})

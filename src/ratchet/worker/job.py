@@ -12,7 +12,7 @@ from ratchet.outside import ended_from_outside
 from ratchet.records import RunResult, RunStatus
 from ratchet.run_folder import RunFolder
 from ratchet.run_state import refuse_ended
-from ratchet.worker import rl, trial, tuning
+from ratchet.worker import evaluation, rl, trial, tuning
 from ratchet.worker.closing import close, record_failure
 from ratchet.worker.heartbeat import Heartbeat
 from ratchet.worker.session import Session, Watch, signals
@@ -63,6 +63,10 @@ def run(
             if not folder.checkpoint_path.exists():
                 session.start(resumed=False)
             try:
+                if folder.kind == "evaluation":
+                    result = evaluation.work(session, config)
+                    send_files()
+                    return result
                 is_checked = prepared is not None
                 with session.phase("checking settings and data"):
                     prepared = from_own_copy(prepared or prepare(config, function), folder)
@@ -94,7 +98,7 @@ def _finish_trackers(session: Session, status: RunStatus) -> None:
 
 def _limits(folder: RunFolder, limits: LimitSettings) -> LimitSettings:
     """Return what limits a job: a trial's time is the lower of its own limit and the run's."""
-    if folder.kind == "full":
+    if folder.kind != "trial":
         return limits
     own = limits.trial_minutes / 60
     hours = own if limits.time_hours is None else min(own, limits.time_hours)

@@ -36,7 +36,7 @@ def memory_in_words(session: Session, prepared: Prepared) -> Iterator[None]:
             raise  # in words of its own
         if prepared.config.objective != "rl" and isinstance(error, OutOfMemory) and stage == "update":
             raise  # likewise: its rows are not those that rl samples
-        longest = max(len(encoded.token_ids) for encoded in prepared.train)
+        longest = max(len(encoded.token_ids) for encoded in prepared.train or prepared.heldout)
         needs = Needs(prepared.config, session.plan.budgets, longest + prepared.config.rl.max_answer_tokens)
         raise OutOfMemory(out_of_memory_message(stage, needs), stage) from error
 

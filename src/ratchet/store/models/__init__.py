@@ -10,9 +10,7 @@ from ratchet.store.models.results import (
     Benchmark,
     Evaluation,
     Experiment,
-    ExperimentEvaluation,
     Loop,
-    LoopRound,
 )
 from ratchet.store.models.runs import Run, RunRound
 
@@ -25,9 +23,7 @@ __all__ = [
     "DatasetVersion",
     "Evaluation",
     "Experiment",
-    "ExperimentEvaluation",
     "Loop",
-    "LoopRound",
     "Metric",
     "MetricVersion",
     "Run",

@@ -58,6 +58,7 @@ class Run(Base):
     journal_offset: Mapped[int] = mapped_column(BigInteger)
     stop_requested_at: Mapped[datetime | None] = mapped_column(UtcTime)
     artifacts_url: Mapped[str] = mapped_column(Text)
+    owner: Mapped[str | None] = mapped_column(String(LONGEST_NAME), unique=True)
 
 
 class RunRound(Base):

@@ -1,7 +1,4 @@
-"""Statistics behind what is said of a run's curves: the trend test and the trend tile. Knows numbers alone.
-
-numpy and scipy are loaded when something is computed, not before. Left out: intervals and paired tests of evaluations.
-"""
+"""Where a curve went: the trend test and the trend tile. numpy and scipy are loaded when something is computed."""
 
 from collections import Counter
 from collections.abc import Sequence

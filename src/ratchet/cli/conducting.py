@@ -1,0 +1,95 @@
+"""What starting a loop and starting an experiment have in common: settings from a file or a run, and following it here.
+
+Where no keeper looks after this RATCHET_HOME, the command is the keeper until the loop or experiment has ended.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ratchet.cli.flags import given
+from ratchet.cli.train import json_option, override_option, queue_option, settings_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ratchet.service.sources import Source
+
+_POLL_SECONDS = 1.0
+
+
+def starting_options() -> list[click.Parameter]:
+    """Return the options of every command that starts what is carried out in steps."""
+    return [
+        click.Option(
+            ["--from-adapter"],
+            is_flag=True,
+            help="Of a run: begin with its adapter, instead of with what the run itself started from.",
+        ),
+        click.Option(
+            ["--inspected"],
+            is_flag=True,
+            help="Say that you have read the verifier's report (ratchet inspect); one is made where there is none.",
+        ),
+        override_option(),
+        queue_option(),
+        json_option(),
+    ]
+
+
+def read_source(source: str | None, parameters: Mapping[str, Any], console: "Console", *, as_json: bool) -> "Source":
+    """Return the settings that a command names: those of a file, of a run, or of flags alone.
+
+    Raises:
+        UsageError: nothing is named.
+    """
+    from ratchet.cli.inspect import asking
+    from ratchet.cli.live import Live
+    from ratchet.service import sources
+
+    is_file = source is not None and Path(source).is_file()
+    with Live(console, None) as live:
+        ask = asking(live, inspected=parameters["inspected"], override=parameters["override_report"], as_json=as_json)
+        if source is not None and not is_file:
+            return sources.source_of_run(
+                source,
+                given(parameters),
+                from_adapter=parameters["from_adapter"],
+                ask=ask,
+                on_progress=live.watch.on_progress,
+            )
+        if parameters["from_adapter"]:
+            raise click.UsageError("--from-adapter goes with a run. In settings it is start_from.")
+        settings = settings_of(Path(source) if source else None, parameters)
+        return sources.source_of_settings(settings, ask, live.watch.on_progress)
+
+
+def carry_out(id: str, console: "Console", is_open: Callable[[], bool], state: Callable[[], str]) -> None:
+    """Follow a loop or experiment to its end, being the keeper where there is none.
+
+    Args:
+        id: Which one.
+        console: Where what happens is said.
+        is_open: Tells whether it has not ended.
+        state: Says in a line how far it is.
+    """
+    from ratchet.supervisor import KeeperHome
+
+    if not KeeperHome().is_held():
+        from ratchet.server import serve_runs
+
+        console.print("No keeper runs here, so this command is one until the end. Ctrl-C ends it in good order.")
+        serve_runs(show=lambda line: console.print(line, markup=False), until_ended=id)
+        return
+    console.print("The keeper carries it out; Ctrl-C leaves it to that.")
+    last = ""
+    with suppress(KeyboardInterrupt):
+        while is_open():
+            if (now := state()) != last:
+                console.print(now, markup=False)
+                last = now
+            time.sleep(_POLL_SECONDS)

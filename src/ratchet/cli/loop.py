@@ -1,0 +1,338 @@
+"""``ratchet loop``: start, list, show, stop and resume loops of training and benchmarking."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ratchet.cli import EXIT_TASK, tell
+from ratchet.cli.conducting import carry_out, read_source, starting_options
+from ratchet.cli.flags import SettingsCommand
+from ratchet.cli.train import json_option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ratchet.loop import RoundView
+    from ratchet.service.loops import Loop
+
+# A loop that came to one of these did what it was for, or what somebody asked of it.
+_GOOD = ("target_reached", "rounds_spent", "plateaued", "stopped")
+
+
+def loop() -> click.Command:
+    """Return the group."""
+    return click.Group(
+        "loop",
+        help="Train and benchmark round after round, each on top of the best so far, until a target, a plateau or a "
+        "limit; start, list, show, stop, go on.",
+        commands=[
+            _start_command(),
+            click.Command(
+                "list",
+                callback=_list,
+                help="List loops, newest last.",
+                params=[
+                    click.Option(["--project"], metavar="LABEL", help="Only this project's."),
+                    json_option(),
+                ],
+            ),
+            click.Command(
+                "show",
+                callback=_show,
+                help="Show a loop: its rounds, the best of them, and how it ended.",
+                params=[
+                    click.Argument(["loop_id"], metavar="LOOP"),
+                    click.Option(["--report"], type=click.Path(path_type=Path), help="Write a page to this file."),
+                    click.Option(["--chart"], type=click.Path(path_type=Path), help="Draw the rounds (PNG)."),
+                    json_option(),
+                ],
+            ),
+            click.Command(
+                "stop",
+                callback=_stop,
+                help="End a loop: what is at work ends in good order, and its best is kept.",
+                params=[click.Argument(["loop_id"], metavar="LOOP"), json_option()],
+            ),
+            click.Command(
+                "resume",
+                callback=_resume,
+                help="Go on with a loop that was stopped or failed; or with one that ended, under higher limits.",
+                params=[
+                    click.Argument(["loop_id"], metavar="LOOP"),
+                    *_limits(),
+                    click.Option(["--queue"], is_flag=True, help="Leave the work to ratchet serve."),
+                    json_option(),
+                ],
+            ),
+        ],
+    )
+
+
+def _limits() -> list[click.Parameter]:
+    """Return the options that say when a loop ends."""
+    from ratchet.config import LoopSettings
+
+    texts = {name: field.description for name, field in LoopSettings.model_fields.items()}
+    return [
+        click.Option(["--target", "target_percent"], metavar="PERCENT", help=texts["target_percent"]),
+        click.Option(["--max-rounds", "max_rounds"], metavar="N", help=f"{texts['max_rounds']} [default: 8]"),
+        click.Option(["--patience", "--give-up-after"], metavar="N", help=f"{texts['patience']} [default: 2]"),
+    ]
+
+
+def _start_command() -> click.Command:
+    from ratchet.config import LoopSettings
+
+    texts = {name: field.description for name, field in LoopSettings.model_fields.items()}
+    return SettingsCommand(
+        "start",
+        callback=_start,
+        help="Start a loop with the settings of SOURCE: a settings file, or a run. Every round is a whole run; flags "
+        "change its settings.",
+        params=[
+            click.Argument(["source"], required=False, metavar="[SOURCE]"),
+            click.Option(["--benchmark", "-b"], required=True, metavar="NAME", help="What scores each round."),
+            click.Option(["--loop-name", "name"], default="", help=texts["name"]),
+            click.Option(["--score-column"], metavar="COLUMN", help=texts["score_column"]),
+            *_limits(),
+            click.Option(["--keep-merged"], is_flag=True, help="Keep merged exports of all rounds."),
+            click.Option(["--split-seed"], metavar="N", help=texts["seed"]),
+            *starting_options(),
+        ],
+        context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
+    )
+
+
+def _start(  # noqa: PLR0913 - one parameter for each option
+    source: str | None,
+    benchmark: str,
+    name: str,
+    score_column: str | None,
+    target_percent: str | None,
+    max_rounds: str | None,
+    patience: str | None,
+    keep_merged: bool,
+    split_seed: str | None,
+    as_json: bool,
+    **parameters: Any,
+) -> int:
+    from ratchet.cli.console import console_for
+    from ratchet.config import LoopSettings
+    from ratchet.section_text import build_section
+    from ratchet.service import loops
+    from ratchet.service.benchmarks import find_benchmark
+
+    limits = {
+        "target_percent": target_percent,
+        "max_rounds": max_rounds,
+        "patience": patience,
+        "seed": split_seed,
+        "score_column": score_column,
+    }
+    given_limits = {key: value for key, value in limits.items() if value is not None}
+    named: dict[str, Any] = {"name": name, "reclaims_storage": not keep_merged}
+    settings = build_section(LoopSettings, {**named, **given_limits})
+    found = find_benchmark(benchmark)
+    console = console_for(as_json, of_a_run=True)
+    taken = read_source(source, parameters, console, as_json=as_json)
+    stored = loops.create_loop(
+        loops.LoopPlan(
+            settings=settings,
+            config=taken.config,
+            benchmark_hash=found.content_hash,
+            confirmation=taken.confirmation,
+            source_run=taken.run,
+            home=loops.home_of_loops(),
+        )
+    )
+    return _followed(stored.id, console, queue=parameters["queue"], as_json=as_json)
+
+
+def _followed(id: str, console: "Console", *, queue: bool, as_json: bool) -> int:
+    """Follow a loop to its end, or leave it to the keeper; return the exit code."""
+    from ratchet.service import loops
+    from ratchet.supervisor import KeeperHome
+
+    if queue:
+        if as_json:
+            tell(json.dumps(_fields(loops.find_loop(id))))
+        else:
+            tell(f"Loop {id} is queued.")
+            if not KeeperHome().is_held():
+                tell("No keeper runs here: start it with ratchet serve.")
+        return 0
+    console.print(f"Loop {id}", markup=False)
+    carry_out(id, console, lambda: loops.find_loop(id).stored.status in loops.OPEN, lambda: _line(loops.find_loop(id)))
+    ended = loops.find_loop(id)
+    if as_json:
+        tell(json.dumps(_fields(ended)))
+    else:
+        print_loop(console, ended)
+    return 0 if ended.stored.status in (*_GOOD, *loops.OPEN) else EXIT_TASK
+
+
+def _line(one: "Loop") -> str:
+    last = one.view.rounds[-1].number if one.view.rounds else 0
+    return f"Loop {one.stored.id}: {one.stored.status.replace('_', ' ')}, round {last} of {one.view.max_rounds}"
+
+
+def _fields(one: "Loop") -> dict[str, Any]:
+    """Return a loop as machines read it."""
+    rounds = []
+    for view in one.view.rounds:
+        run, job = one.run_of(view.number), one.evaluation_of(view.number)
+        jobs = {"run": None if run is None else run.id, "evaluation": None if job is None else job.id}
+        rounds.append({**view.model_dump(mode="json"), **jobs, "seconds": loop_seconds(one, view.number)})
+    stored = one.stored
+    return {
+        "loop": stored.id,
+        "name": stored.name,
+        "project": stored.project,
+        "status": stored.status,
+        "message": stored.message,
+        "benchmark": one.benchmark.name,
+        "settings": one.plan.settings.model_dump(mode="json"),
+        "created_at": stored.created_at.isoformat(timespec="seconds"),
+        "ended_at": None if stored.ended_at is None else stored.ended_at.isoformat(timespec="seconds"),
+        **one.view.model_dump(mode="json", exclude={"rounds"}),
+        "rounds": rounds,
+        "report": None if one.report is None else one.report.model_dump(mode="json"),
+    }
+
+
+def loop_seconds(one: "Loop", number: int) -> float:
+    """Return how long the jobs of a round took."""
+    jobs = [one.run_of(number), one.evaluation_of(number)]
+    return sum(job.seconds for job in jobs if job is not None)
+
+
+def _list(project: str | None, as_json: bool) -> None:
+    from ratchet.service import loops
+
+    found = loops.list_loops(project)
+    if as_json:
+        click.echo(json.dumps({"loops": [_fields(one) for one in found]}))
+        return
+    if not found:
+        click.echo("No loops yet. Start one with ratchet loop start." if project is None else "None.")
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    from ratchet.cli.console import console_for
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in ("loop", "status", "name", "benchmark", "rounds", "start", "best", "target"):
+        table.add_column(column, no_wrap=column not in ("name", "benchmark"), overflow="fold")
+    for one in found:
+        view = one.view
+        start = view.rounds[0].percent if view.rounds else None
+        cells = [one.stored.id, one.stored.status.replace("_", " "), one.stored.name, one.benchmark.name]
+        cells += [f"{view.rounds_used} / {view.max_rounds}", _percent(start), _percent(view.best_percent)]
+        table.add_row(*map(escape, [*cells, _percent(view.target_percent)]))
+    console_for(as_json).print(table)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}%"
+
+
+def _show(loop_id: str, report: Path | None, chart: Path | None, as_json: bool) -> None:
+    from ratchet.cli.console import console_for
+    from ratchet.service import loop_pages, loops
+
+    one = loops.find_loop(loop_id)
+    console = console_for(as_json)
+    if as_json:
+        click.echo(json.dumps(_fields(one)))
+    else:
+        print_loop(console, one)
+    if report is not None:
+        from ratchet.cli.evaluations import write_page
+
+        write_page(loop_pages.page_of(one), report)
+        console.print(f"Report   {report}", markup=False)
+    if chart is not None:
+        loop_pages.write_chart(one, chart)
+        console.print(f"Chart    {chart}", markup=False)
+
+
+def print_loop(console: "Console", one: "Loop") -> None:
+    """Print a loop: what stands above its rounds, the rounds, and how it ended."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    from ratchet.shown import shown_seconds
+
+    view, stored = one.view, one.stored
+    target = "none" if view.target_percent is None else f"{view.target_percent:g}%"
+    best = "nothing scored yet"
+    if view.best_percent is not None:
+        gain = "" if not view.gain_over_start else f", {view.gain_over_start:+.1f} points over the start"
+        best = f"{view.best_percent:.1f}% (round {view.best}{gain})"
+    for label, text in (
+        ("Loop", f"{stored.id}  {stored.name}"),
+        ("Status", stored.status.replace("_", " ")),
+        ("Scored by", f"{one.benchmark.name}, {one.plan.settings.score_column}; rounds are chosen on one half of it"),
+        ("Best", best),
+        ("Target", target),
+        ("Rounds", f"{view.rounds_used} of at most {view.max_rounds}"),
+    ):
+        console.print(f"{label:<10} {escape(text)}")
+    if view.rounds:
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        for column in ("round", "run", "time", "score", "change", ""):
+            table.add_column(column, no_wrap=True, overflow="fold")
+        for row in view.rounds:
+            run = one.run_of(row.number)
+            cells = [str(row.number), "the start" if run is None else run.id]
+            cells += [shown_seconds(loop_seconds(one, row.number)), _score_of(row), _change(row)]
+            table.add_row(*map(escape, cells), _badge(row))
+        console.print(table)
+    if stored.message:
+        console.print(escape(stored.message))
+
+
+def _score_of(row: "RoundView") -> str:
+    if row.percent is not None:
+        return f"{row.percent:.1f}%"
+    return {"waiting": "", "failed": "no adapter"}.get(row.state, row.state)
+
+
+def _change(row: "RoundView") -> str:
+    return "" if row.change is None else f"{row.change:+.1f}"
+
+
+def _badge(row: "RoundView") -> str:
+    best = "[green]BEST[/green]" if row.best else ""
+    gain = f"a real gain over round {row.real_gain_over}" if row.real_gain_over is not None else ""
+    return "  ".join(filter(None, [best, gain]))
+
+
+def _stop(loop_id: str, as_json: bool) -> None:
+    from ratchet.service import loops
+
+    loops.stop_loop(loop_id)
+    if as_json:
+        click.echo(json.dumps({"loop": loop_id, "stop": "asked"}))
+    else:
+        click.echo("Asked to stop: what is at work ends in good order, and the best is kept.")
+
+
+def _resume(
+    loop_id: str, target_percent: str | None, max_rounds: str | None, patience: str | None, queue: bool, as_json: bool
+) -> int:
+    from ratchet.cli.console import console_for
+    from ratchet.config import LoopSettings
+    from ratchet.section_text import build_section
+    from ratchet.service import loops
+
+    asked = {"target_percent": target_percent, "max_rounds": max_rounds, "patience": patience}
+    texts = {key: value for key, value in asked.items() if value is not None}
+    settings = build_section(LoopSettings, texts)
+    loops.resume_loop(loop_id, {key: getattr(settings, key) for key in texts})
+    return _followed(loop_id, console_for(as_json, of_a_run=True), queue=queue, as_json=as_json)

@@ -1,0 +1,49 @@
+"""Settings of a loop: how often it trains and benchmarks, and what ends it. What it trains is a run's own settings."""
+
+from ratchet.config.base import Settings, setting
+
+
+class LoopSettings(Settings):
+    """Rounds of training and benchmarking, until a target, a plateau or the last round."""
+
+    name: str = setting("", max_length=100, label="Name", help="How the loop is called here.")
+    score_column: str = setting(
+        "accuracy",
+        min_length=1,
+        max_length=100,
+        label="Score column",
+        help="The benchmark's score by which rounds are compared.",
+    )
+    target_percent: float | None = setting(
+        None,
+        gt=0,
+        le=100,
+        label="Loop target",
+        unit="percent",
+        help="The loop ends as soon as a round scores this on the half of the benchmark that chooses. Empty: none.",
+    )
+    max_rounds: int = setting(
+        8,
+        ge=1,
+        le=100,
+        label="Most rounds",
+        unit="rounds",
+        help="Runs that the loop trains at most; the start is none.",
+    )
+    patience: int = setting(
+        2,
+        ge=1,
+        le=100,
+        label="Give up after",
+        unit="rounds",
+        help="The loop gives up when so many scored rounds in a row show no sign of gain over those before. With 1, "
+        "noise alone ends many a loop that still gains.",
+    )
+    reclaims_storage: bool = setting(
+        True,
+        label="Reclaim storage",
+        help="Merged exports of rounds that are not the best are removed. Adapters are always kept.",
+    )
+    seed: int = setting(
+        0, ge=0, le=2**31 - 1, label="Loop seed", help="Decides how the benchmark is split into two halves."
+    )

@@ -1,0 +1,75 @@
+"""What an endpoint is asked and what comes back: plain data, and a request's fields as they are sent."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ratchet.config.endpoint import EndpointSettings
+from ratchet.records import FinishReason, Message
+
+# Why there is no answer: not in time; no connection, or a broken one; a fault of the server; a request that it refused,
+# as too long for the model; an answer that its filter withheld; a reply that is no completion; one far too long.
+EndpointFailure = Literal["time", "connection", "server", "bad_request", "filtered", "unreadable", "too_large"]
+
+
+@dataclass(frozen=True)
+class EndpointRequest:
+    """A question and how it is asked. A ``temperature`` of 0 is greedy: ``top_p`` and ``seed`` then play no part.
+
+    ``question`` is the number that the answers come back under; nothing is made of it.
+    """
+
+    question: int
+    messages: Sequence[Message] = field(repr=False)
+    max_answer_tokens: int
+    answers: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class EndpointAnswer:
+    """One answer, or why there is none.
+
+    Attributes:
+        question: The request's number.
+        answer: Which of the question's answers, from 0 on.
+        text: What the model wrote, reasoning that came apart as ``<think>...</think>`` before it; "" for a failure.
+        finish: "length" where it was cut off.
+        prompt_tokens: As the endpoint counts them; None where it does not say.
+        answer_tokens: The same for the answer, reasoning included.
+        seconds: From the request that was answered to its last byte; of a failure from the first request on.
+        failure: Why there is no answer, None where there is one.
+    """
+
+    question: int
+    answer: int
+    text: str = field(repr=False)
+    finish: FinishReason
+    prompt_tokens: int | None
+    answer_tokens: int | None
+    seconds: float
+    failure: EndpointFailure | None
+
+
+def body_of(settings: EndpointSettings, request: EndpointRequest, answer: int) -> dict[str, Any]:
+    """Return the fields of a request for one answer. Servers that know ``n`` are few, so each answer is asked for."""
+    body: dict[str, Any] = {
+        "model": settings.model,
+        "messages": [{"role": turn["role"], "content": turn["content"]} for turn in request.messages],
+        settings.max_tokens_field: request.max_answer_tokens,
+        "temperature": request.temperature,
+    }
+    if request.temperature > 0:
+        body |= {"top_p": request.top_p, "seed": _own_seed(request, answer)}
+    body |= settings.extra_body
+    left_out = [name for name, value in settings.extra_body.items() if value is None]
+    return {name: value for name, value in body.items() if name not in left_out}
+
+
+def _own_seed(request: EndpointRequest, answer: int) -> int:
+    """Return a seed (31 bits) of one answer's own: with the same one, all answers to a question would be the same."""
+    digest = hashlib.sha256(f"{request.seed}/{request.question}/{answer}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1

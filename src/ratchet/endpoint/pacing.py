@@ -1,0 +1,59 @@
+"""Waiting for a rate limit: one pause for all requests, and an end to patience."""
+
+import asyncio
+import time
+
+from ratchet.config.endpoint import EndpointSettings
+from ratchet.errors import SamplerFailed
+
+
+class RateLimit:
+    """When the next request may be sent. Used in one event loop at a time.
+
+    A limit holds for all requests, so that all of them wait once one has met it. Where the endpoint does not say how
+    long, each pause is twice the one before.
+    """
+
+    FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
+
+    def __init__(self, settings: EndpointSettings) -> None:
+        self._settings = settings
+        self._since: float | None = None
+        self._until = 0.0
+        self._pause = self.FIRST_PAUSE_SECONDS
+
+    async def passed(self) -> None:
+        """Return when the pause is over."""
+        while (left := self._until - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+
+    def lifted(self) -> None:
+        """Note that a request got through."""
+        self._since = None
+        self._pause = self.FIRST_PAUSE_SECONDS
+
+    def met(self, wait_seconds: float | None) -> None:
+        """Note that a request met the limit; ``wait_seconds`` is how long the endpoint asks to wait.
+
+        Raises:
+            SamplerFailed: no request got through for too long, or none would.
+        """
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        left = self._since + self._settings.rate_limit_minutes * 60 - now
+        if left <= 0 or (wait_seconds is not None and wait_seconds > left):
+            raise SamplerFailed(self._in_words(now - self._since, wait_seconds))
+        if wait_seconds is not None:
+            self._until = max(self._until, now + wait_seconds)
+        elif now >= self._until:  # not one of several that were sent before the pause began
+            self._until = now + min(self._pause, left)
+            self._pause = min(2 * self._pause, self.LONGEST_PAUSE_SECONDS)
+
+    def _in_words(self, waited: float, wait_seconds: float | None) -> str:
+        asked = "" if wait_seconds is None else f", and asks to wait for {wait_seconds:.0f} seconds more"
+        return (
+            f"The endpoint at {self._settings.url} has let no request through for {waited:.0f} seconds (status 429)"
+            f"{asked}; Rate limit patience is {self._settings.rate_limit_minutes:g} minutes. Go on later, lower "
+            "Requests at once, or raise Rate limit patience."
+        )

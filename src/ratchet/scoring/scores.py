@@ -1,0 +1,156 @@
+"""Score columns with intervals, pass@k, bands and counts of one evaluation, and whether it allows a verdict."""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from ratchet.benchmark import ANSWERED
+from ratchet.evaluation import (
+    ANSWER_GROUPS,
+    BandScore,
+    Cost,
+    EvaluationScores,
+    QuestionResult,
+    Score,
+)
+from ratchet.records import OUTCOMES, Outcome
+from ratchet.report_card import PARSE_FAILURE_WARNING
+from ratchet.scoring.bands import bands_by_difficulty
+from ratchet.scoring.groups import ROUNDING
+from ratchet.shown import counted
+from ratchet.stats import bootstrap_mean, pass_at_k, wilson
+
+# Of the answers that the verifier was given: where it failed on more, the score is its more than the model's.
+MOST_FAILED = 0.1
+# Of all answers: more that never came to an end point at the longest answer rather than at the model.
+CUT_OFF_WARNING = 0.1
+
+
+def scores_of(
+    questions: Sequence[QuestionResult], columns: Sequence[str], *, seconds: float, cost: Cost | None = None
+) -> EvaluationScores:
+    """Return what an evaluation found.
+
+    A question counts once: its score is the mean over its answers. Intervals are over questions, as if other ones of
+    their kind were asked.
+
+    Args:
+        questions: All of them, each with an answer at least.
+        columns: Score columns, the main one first: accuracy, format, answered, or parts of the verifier's grade.
+        seconds: Wall-clock seconds that answering took.
+        cost: Of an endpoint with a price.
+
+    Raises:
+        ValueError: no question, or one without an answer; no column.
+    """
+    if not questions or not columns or not all(question.answers for question in questions):
+        raise ValueError("scores need a column, and questions that all have answers")
+    answers = [answer for question in questions for answer in question.answers]
+    outcomes = Counter(answer.outcome for answer in answers)
+    groups = Counter(answer.group for answer in answers)
+    could_be = _could_be(questions, columns[0]) if outcomes["failed"] else None
+    failures = dict(Counter(answer.failure or "failed" for answer in answers if answer.outcome == "failed"))
+    given = len(answers) - outcomes["cut_off"]
+    tokens = [answer.tokens for answer in answers if answer.tokens is not None]
+    return EvaluationScores(
+        columns=[score_of(column, questions) for column in columns],
+        pass_at=_pass_at(questions),
+        bands=_bands(questions, columns[0]),
+        groups={group: groups[group] for group in ANSWER_GROUPS},
+        outcomes={outcome: outcomes[outcome] for outcome in OUTCOMES},
+        failures=failures,
+        failed_share=outcomes["failed"] / given if given else 0.0,
+        could_be=could_be,
+        withheld=_withheld(failures, given, columns[0], could_be),
+        warnings=_warnings(outcomes, len(answers)),
+        questions=len(questions),
+        answers=len(answers),
+        mean_tokens=fmean(tokens) if tokens else None,
+        median_seconds=median(answer.seconds for answer in answers),
+        seconds=seconds,
+        cost=cost,
+    )
+
+
+def score_of(column: str, questions: Sequence[QuestionResult]) -> Score:
+    """Return a column's mean over questions with its 95 % interval.
+
+    Wilson's where each question has one answer that is right or wrong, else the bootstrap over questions.
+    """
+    values = [question.score(column) for question in questions]
+    is_share = all(len(question.answers) == 1 for question in questions) and set(values) <= {0.0, 1.0}
+    return _score(column, values, is_share=is_share)
+
+
+def _score(name: str, values: Sequence[float], *, is_share: bool) -> Score:
+    interval = wilson(sum(values), len(values)) if is_share else bootstrap_mean(values)
+    return Score(
+        name=name,
+        value=fmean(values),
+        low=interval.low,
+        high=interval.high,
+        method=interval.method,
+        of=len(values),
+    )
+
+
+def _pass_at(questions: Sequence[QuestionResult]) -> list[Score]:
+    """Return pass@1, 2, 4 and so on, and pass@n, of the n answers that each question has at least; none of one."""
+    most = min(len(question.answers) for question in questions)
+    if most < 2:
+        return []
+    numbers = sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
+    counts = [
+        (len(question.answers), sum(answer.correctness >= 1 - ROUNDING for answer in question.answers))
+        for question in questions
+    ]
+    return [_score(f"pass@{k}", [pass_at_k(n, c, k) for n, c in counts], is_share=False) for k in numbers]
+
+
+def _bands(questions: Sequence[QuestionResult], column: str) -> list[BandScore]:
+    bands = bands_by_difficulty([question.difficulty for question in questions])
+    return [
+        BandScore(band=name, score=score_of(column, [questions[place] for place in places])) for name, places in bands
+    ]
+
+
+def _could_be(questions: Sequence[QuestionResult], column: str) -> tuple[float, float] | None:
+    """Return a column's value with failed answers wrong, and with them right; None where failing moves nothing."""
+    if column == ANSWERED:
+        return None
+
+    def mean(failed: float) -> float:
+        return fmean(
+            fmean(failed if answer.outcome == "failed" else answer.score(column) for answer in question.answers)
+            for question in questions
+        )
+
+    return mean(0.0), mean(1.0)
+
+
+def _withheld(failures: dict[str, int], given: int, column: str, could_be: tuple[float, float] | None) -> str:
+    failed = sum(failures.values())
+    if failed <= MOST_FAILED * given:
+        return ""
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(failures.items()))
+    moved = f" {column} lies anywhere from {could_be[0]:.1%} to {could_be[1]:.1%}." if could_be else ""
+    return (
+        f"The verifier failed on {failed} of {counted(given, 'answer')} that it was given ({kinds}), more than "
+        f"{MOST_FAILED:.0%}, so no verdict is given.{moved} Mend the verifier, then evaluate again."
+    )
+
+
+def _warnings(outcomes: Counter[Outcome], answers: int) -> list[str]:
+    unparseable, cut_off = outcomes["unparseable"], outcomes["cut_off"]
+    warnings = []
+    if unparseable > PARSE_FAILURE_WARNING * answers:
+        warnings.append(
+            f"{unparseable} of {counted(answers, 'answer')} could not be read by the verifier and count as 0; above "
+            f"{PARSE_FAILURE_WARNING:.0%} the score says as much of the form as of what the model knows."
+        )
+    if cut_off > CUT_OFF_WARNING * answers:
+        warnings.append(
+            f"{cut_off} of {counted(answers, 'answer')} were cut off at the longest answer and count as 0; allow "
+            "longer answers to see what the model knows."
+        )
+    return warnings

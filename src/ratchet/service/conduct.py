@@ -1,0 +1,78 @@
+"""Carrying out loops and experiments: one pass over those that are open, each from what is there now.
+
+A pass may be repeated, and killed, at any point. A step that cannot be started because of what was asked ends its loop
+or experiment; what the machine lacks just now is waited for.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ratchet.errors import Conflict, DiskFull, NotFound, RatchetError, StorageUnavailable
+from ratchet.experiment import OPEN as OPEN_EXPERIMENTS
+from ratchet.files import ratchet_home
+from ratchet.service import experiments, loops
+
+if TYPE_CHECKING:
+    from ratchet.store import RunStore
+    from ratchet.store.plans import StoredPlan
+
+# Of the moment: another process was first, the disk or the storage has to be seen to.
+_PASSING = (Conflict, DiskFull, StorageUnavailable, OSError)
+
+
+@dataclass
+class Conductor:
+    """Carries out the loops and experiments of one RATCHET_HOME.
+
+    Attributes:
+        store: Where they are.
+        say: Told what it does, in sentences.
+    """
+
+    store: "RunStore"
+    say: Callable[[str], None]
+    _said: dict[str, str] = field(default_factory=dict)
+
+    def step(self) -> None:
+        """Take one pass. A fault costs one loop's or experiment's pass, or ends it."""
+        home = str(ratchet_home().resolve())
+        for module, plans, statuses in (
+            (loops, self.store.loops, loops.OPEN),
+            (experiments, self.store.experiments, OPEN_EXPERIMENTS),
+        ):
+            for one in plans.all(statuses=statuses):
+                if one.settings.get("home") == home:
+                    self._conduct(module, one, plans.kind)
+
+    def is_open(self, id: str) -> bool:
+        """Tell whether a loop or experiment has not ended."""
+        found = [*self.store.loops.all(statuses=loops.OPEN), *self.store.experiments.all(statuses=OPEN_EXPERIMENTS)]
+        return any(one.id == id for one in found)
+
+    def _conduct(self, module: "object", one: "StoredPlan", kind: str) -> None:
+        try:
+            module.conduct(self.store, one)  # type: ignore[attr-defined]
+            self._said.pop(one.id, None)
+        except _PASSING as error:
+            self._complain(one.id, f"{kind.capitalize()} {one.id} waits: {error}")
+            return
+        except RatchetError as error:
+            module.fail(self.store, one.id, str(error))  # type: ignore[attr-defined]
+        after = (self.store.loops if module is loops else self.store.experiments).get(one.id)
+        if after.status != one.status:
+            self.say(f"{kind.capitalize()} {one.id}: {after.status.replace('_', ' ')}. {after.message}".rstrip())
+
+    def _complain(self, id: str, message: str) -> None:
+        """Say once what keeps one from going on; again when it changes."""
+        if self._said.get(id) != message:
+            self._said[id] = message
+            self.say(message)
+
+
+def stop_followed(id: str) -> None:
+    """Ask a loop or an experiment to end in good order; one that has ended is fine."""
+    for stop in (loops.stop_loop, experiments.stop_experiment):
+        with suppress(NotFound, Conflict):
+            stop(id)

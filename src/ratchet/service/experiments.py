@@ -1,0 +1,411 @@
+"""Experiments: measure the start, train, score on the same questions, and give the paired verdict; and replications.
+
+An experiment is a row with settings and a status; what it has done is told by the runs and evaluations that name it as
+their owner (``steps.py``). ``conduct`` looks at them and starts what comes next, as often as it is called.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ratchet.comparing import side_by_side
+from ratchet.comparison import SideBySide
+from ratchet.config import RunConfig, StartSettings
+from ratchet.errors import Conflict, InvalidSetting
+from ratchet.evaluation import Evaluation, QuestionResult
+from ratchet.experiment import (
+    OPEN,
+    AcrossSeeds,
+    BenchmarkReport,
+    ExperimentReport,
+    ExperimentSettings,
+    ExperimentStatus,
+    Step,
+    steps_of_experiment,
+)
+from ratchet.files import ratchet_home
+from ratchet.service.benchmarks import find_benchmark
+from ratchet.service.evaluations import Request, find_evaluation, put_together, questions_of
+from ratchet.service.registry import open_store
+from ratchet.service.sources import source_of_run
+from ratchet.service.steps import Steps, begin_evaluation, begin_run, forget, resume_stopped, steps_of, stop_all
+from ratchet.stats import judge_seeds
+
+if TYPE_CHECKING:
+    from ratchet.store import RunStore
+    from ratchet.store.plans import StoredPlan
+
+_TRIES = {"evaluate": 2, "train": 1}
+_MOST_SEEDS = 20
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment as it is shown: its row, its settings, its steps and, once it is done, its report."""
+
+    stored: "StoredPlan"
+    settings: ExperimentSettings
+    steps: Steps
+    report: ExperimentReport | None
+
+    @property
+    def plan(self) -> list[Step]:
+        """All that it does, in order."""
+        return steps_of_experiment(self.settings)
+
+
+def create_experiment(settings: ExperimentSettings, *, name: str = "", project: str = "") -> "StoredPlan":
+    """Check an experiment and enter it; the keeper carries it out.
+
+    Raises:
+        NotFound, Conflict, InvalidSetting: a benchmark, baseline or run is not there or does not fit.
+    """
+    if not settings.benchmarks:
+        raise InvalidSetting("An experiment needs a benchmark to be judged by. Name one with --benchmark.", "benchmark")
+    if not 1 <= len(set(settings.seeds)) == len(settings.seeds) <= _MOST_SEEDS:
+        raise InvalidSetting(
+            f"There are {len(settings.seeds)} seeds, some perhaps twice. Give 1 to {_MOST_SEEDS} different ones.",
+            "seeds",
+        )
+    for number, benchmark in enumerate(settings.benchmarks):
+        config, spec = put_together(_of_start(settings, benchmark, Steps("", {}), f"start/{number}"))
+        if baseline := settings.baselines.get(benchmark):
+            _refuse_other_baseline(find_evaluation(baseline), spec.questions_sha256, spec.setup, config)
+    with open_store() as store:
+        first = find_benchmark(settings.benchmarks[0]).spec.name
+        title = name or f"{settings.config.model} on {first}"
+        return store.experiments.add(
+            settings.model_dump(mode="json"), name=title, project=project or settings.config.project, status="measuring"
+        )
+
+
+def _refuse_other_baseline(baseline: Evaluation, questions: str, setup: Mapping[str, Any], config: RunConfig) -> None:
+    """Refuse a baseline that is no measurement of what the experiment starts from, asked in the same way."""
+    why = ""
+    if baseline.scores is None:
+        why = f"it is {baseline.status}, not completed"
+    elif baseline.questions_sha256 != questions:
+        why = "its questions are others"
+    elif baseline.subject.sha256 != config.start_from.sha256 or baseline.subject.model != config.model:
+        why = f"it is of {baseline.subject.name}, which is not what this experiment starts from"
+    elif parts := [name for name in setup if baseline.setup.get(name) != setup[name]]:
+        why = f"it was asked with another {parts[0]}"
+    if why:
+        raise Conflict(f"Evaluation {baseline.id} cannot be the baseline: {why}. Leave it out to measure one.")
+
+
+def find_experiment(id: str) -> Experiment:
+    """Return an experiment.
+
+    Raises:
+        NotFound: there is none of this id.
+    """
+    with open_store() as store:
+        return _read(store, store.experiments.get(id))
+
+
+def list_experiments(project: str | None = None) -> list[Experiment]:
+    """Return all experiments, oldest first, of one project if asked."""
+    with open_store() as store:
+        return [_read(store, one) for one in store.experiments.all(project)]
+
+
+def _read(store: "RunStore", stored: "StoredPlan") -> Experiment:
+    report = None if stored.report is None else ExperimentReport.model_validate(stored.report)
+    settings = ExperimentSettings.model_validate_json(
+        json.dumps(stored.settings)
+    )  # strict: a list is a tuple in JSON alone
+    return Experiment(stored, settings, steps_of(store, f"experiment/{stored.id}"), report)
+
+
+def stop_experiment(id: str) -> None:
+    """Ask an experiment to end: what it has at work ends in good order, and nothing more is started.
+
+    Raises:
+        NotFound: there is none of this id.
+        Conflict: it has ended.
+    """
+    with open_store() as store:
+        stored = store.experiments.get(id)
+        if stored.status not in OPEN:
+            raise Conflict(f"Experiment {id} has ended already ({stored.status}).")
+        store.experiments.change(id, stop_requested_at=datetime.now(UTC))
+
+
+def resume_experiment(id: str) -> None:
+    """Let the keeper go on with an experiment that was stopped or has failed.
+
+    Raises:
+        NotFound: there is none of this id.
+        Conflict: it has not ended, or is done.
+    """
+    with open_store() as store:
+        one = _read(store, store.experiments.get(id))
+        if one.stored.status not in ("stopped", "failed"):
+            raise Conflict(f"Experiment {id} is {one.stored.status}: there is nothing to go on with.")
+        resume_stopped(one.steps)
+        steps = steps_of(store, f"experiment/{id}")
+        forget(store, [run for step, tries in steps.tries.items() if steps.state(step) == "lost" for run in tries])
+        changes = {"message": "", "ended_at": None, "stop_requested_at": None}
+        store.experiments.move(id, ["stopped", "failed"], "measuring", **changes)
+
+
+def conduct(store: "RunStore", stored: "StoredPlan") -> None:
+    """Look at where an experiment stands and start what comes next, or end it.
+
+    Raises:
+        RatchetError: a step cannot be started.
+    """
+    one = _read(store, stored)
+    if stored.stop_requested_at is not None:
+        stop_all(one.steps.at_work)
+        if not one.steps.at_work:
+            _end(store, stored.id, "stopped", "Stopped as asked. What was measured and trained is kept.")
+        return
+    for step in one.plan:
+        state = one.steps.state(step.name)
+        if state == "lost" and one.steps.number(step.name) >= _TRIES[step.kind]:
+            _fail(store, one, step)
+            return
+    ready = [step for step in one.plan if _is_next(one, step)]
+    if ready:
+        _move(store, stored, ready[0].phase)
+    for step in ready:
+        _begin(one, step)
+    if not ready and not one.steps.at_work:
+        report = _report(one)
+        _end(store, stored.id, "done", report.sentence, report)
+    elif not ready:
+        _move(store, stored, _phase(one))
+
+
+def fail(store: "RunStore", id: str, message: str) -> None:
+    """End an experiment whose next step cannot be started."""
+    _end(store, id, "failed", message)
+
+
+def _is_next(one: Experiment, step: Step) -> bool:
+    """Tell whether a step is to be begun now: it is open, and what it builds upon is there."""
+    if one.steps.state(step.name) not in ("none", "lost"):
+        return False
+    if step.run and one.settings.adapter_of is None and one.steps.state(step.run) != "done":
+        return False
+    # Nothing is trained before the start is measured: the baseline is what the training is judged by.
+    earlier = [other for other in one.plan if other.phase == "measuring"]
+    return step.phase == "measuring" or all(one.steps.state(other.name) == "done" for other in earlier)
+
+
+def _phase(one: Experiment) -> ExperimentStatus:
+    """Return the phase of the first step that is not done."""
+    return next((step.phase for step in one.plan if one.steps.state(step.name) != "done"), "scoring")
+
+
+def _begin(one: Experiment, step: Step) -> None:
+    settings = one.settings
+    if step.kind == "evaluate":
+        begin_evaluation(_request(one, step))
+        return
+    if step.name == "sft":
+        if settings.sft is None:
+            raise AssertionError("the step is there because of its settings")
+        begin_run(settings.sft, None, one.steps, step.name)
+        return
+    config = settings.config.model_copy(update={"seed": step.seed})
+    if step.run:
+        config = config.model_copy(update={"start_from": StartSettings(adapter=_run_id(one, step.run))})
+    begin_run(config, settings.confirmation, one.steps, step.name)
+
+
+def _request(one: Experiment, step: Step) -> Request:
+    if step.run:
+        run = _run_id(one, step.run)
+        return _scoring(one.settings, step.benchmark, run, one.steps.owner_of(step.name))
+    return _of_start(one.settings, step.benchmark, one.steps, step.name)
+
+
+def _of_start(settings: ExperimentSettings, benchmark: str, steps: Steps, step: str) -> Request:
+    config = settings.config
+    if step.startswith("base/"):
+        config = config.model_copy(update={"start_from": StartSettings()})
+    return Request(
+        subject="",
+        benchmark=benchmark,
+        answers=settings.answers,
+        owner=steps.owner_of(step),
+        config=config,
+        project=config.project,
+    )
+
+
+def _scoring(settings: ExperimentSettings, benchmark: str, run: str, owner: str) -> Request:
+    """Score a run's adapter, asked as the experiment's own run is: an SFT stage may have another prompt."""
+    return Request(
+        subject=run,
+        benchmark=benchmark,
+        answers=settings.answers,
+        owner=owner,
+        project=settings.config.project,
+        asked_as=settings.config,
+    )
+
+
+def _run_id(one: Experiment, step: str) -> str:
+    if step.startswith("train/") and one.settings.adapter_of is not None:
+        return one.settings.adapter_of
+    run = one.steps.last(step)
+    if run is None:
+        raise AssertionError("a step builds upon one that is done")
+    return run.id
+
+
+def _move(store: "RunStore", stored: "StoredPlan", status: ExperimentStatus) -> None:
+    if stored.status != status:
+        store.experiments.move(stored.id, OPEN, status)
+
+
+def _end(
+    store: "RunStore", id: str, status: ExperimentStatus, message: str, report: ExperimentReport | None = None
+) -> None:
+    changes = {} if report is None else {"report": report.model_dump(mode="json")}
+    store.experiments.move(id, OPEN, status, message=message, ended_at=datetime.now(UTC), **changes)
+
+
+def _fail(store: "RunStore", one: Experiment, step: Step) -> None:
+    """End an experiment of which a step is lost for good; what else is at work is asked to stop first."""
+    stop_all(one.steps.at_work)
+    if one.steps.at_work:
+        return
+    run = one.steps.last(step.name)
+    why = "" if run is None else f" {run.message}"
+    what = "The evaluation" if step.kind == "evaluate" else "The run"
+    name = "" if run is None else f" {run.id}"
+    _end(store, one.stored.id, "failed", f"{what}{name} of the step {step.name} failed.{why}")
+
+
+def _report(one: Experiment) -> ExperimentReport:
+    """Put all that was measured side by side, a table for each benchmark."""
+    reports = [_on_benchmark(one, number, benchmark) for number, benchmark in enumerate(one.settings.benchmarks)]
+    runs = {f"train/{seed}": _run_id(one, f"train/{seed}") for seed in one.settings.seeds}
+    if one.settings.sft is not None:
+        runs["sft"] = _run_id(one, "sft")
+    return ExperimentReport(sentence=_sentence(reports[0]), benchmarks=reports, runs=runs)
+
+
+def _sentence(report: BenchmarkReport) -> str:
+    """Return the verdict on a benchmark: across seeds, else of the last side against the start and the one before."""
+    if report.across_seeds is not None:
+        return report.across_seeds.sentence
+    last = report.table.evaluations[-1].id
+    return " ".join(one.main.sentence for one in report.table.comparisons if one.right.id == last)
+
+
+@dataclass(frozen=True)
+class _Side:
+    label: str
+    evaluation: Evaluation
+    questions: list[QuestionResult]
+
+
+def _on_benchmark(one: Experiment, number: int, benchmark: str) -> BenchmarkReport:
+    sides = _sides(one, number, benchmark)
+    table = side_by_side([(side.label, side.evaluation, side.questions) for side in sides])
+    together = None
+    if len(one.settings.seeds) > 1:
+        start = _scores(sides[0])
+        trained = sides[-len(one.settings.seeds) :]
+        found = judge_seeds(
+            {seed: (start, _scores(side)) for seed, side in zip(one.settings.seeds, trained, strict=True)}
+        )
+        together = AcrossSeeds(
+            seeds=list(found.gains),
+            gains=list(found.gains.values()),
+            mean=found.mean,
+            low=found.low,
+            high=found.high,
+            verdict=found.verdict,
+            sentence=found.sentence,
+        )
+    name = find_benchmark(benchmark).spec.name
+    return BenchmarkReport(benchmark=name, benchmark_hash=benchmark, table=table, across_seeds=together)
+
+
+def _scores(side: _Side) -> list[float]:
+    """Return a side's score of the main column on each question, in the benchmark's order."""
+    return [question.score(side.evaluation.main_column) for question in side.questions]
+
+
+def _sides(one: Experiment, number: int, benchmark: str) -> list[_Side]:
+    """Return the sides of a table: the start first, then the base under it, the SFT stage, and each seed's adapter."""
+    settings = one.settings
+    has_adapter = settings.config.start_from.adapter is not None
+    named = [("start" if has_adapter else "base", f"start/{number}")]
+    named += [("base", f"base/{number}")] if has_adapter else []
+    named += [("SFT", f"sft/{number}")] if settings.sft else []
+    what = {"rl": "RL", "sft": "SFT", "dpo": "DPO"}[settings.config.objective]
+    many = len(settings.seeds) > 1
+    named += [(f"{what} seed {seed}" if many else what, f"score/{seed}/{number}") for seed in settings.seeds]
+    sides = []
+    for label, step in named:
+        baseline = settings.baselines.get(benchmark) if step == f"start/{number}" else None
+        evaluation = find_evaluation(baseline or _run_id(one, step))
+        sides.append(_Side(label, evaluation, questions_of(evaluation.folder)))
+    return sides
+
+
+def hashes_of(benchmarks: Sequence[str]) -> tuple[str, ...]:
+    """Return the content hashes of benchmarks by their names, each once.
+
+    Raises:
+        NotFound: there is no such benchmark.
+    """
+    return tuple(dict.fromkeys(find_benchmark(name).content_hash for name in benchmarks))
+
+
+def baselines_of(evaluations: Sequence[str]) -> dict[str, str]:
+    """Return benchmark -> evaluation for evaluations that are to be taken as they are.
+
+    Raises:
+        NotFound: there is no such evaluation.
+    """
+    found = [find_evaluation(one) for one in evaluations]
+    return {one.benchmark_hash: one.id for one in found}
+
+
+def replication_of(run: str, seeds: int, benchmarks: Sequence[str], answers: int) -> ExperimentSettings:
+    """Return the settings that repeat a run with seeds of which none is the run's own.
+
+    Raises:
+        NotFound: there is no such run or benchmark.
+        Conflict: it is no full run.
+    """
+    source = source_of_run(run, {}, from_adapter=False)
+    first = source.config.seed + 1
+    return ExperimentSettings(
+        kind="replication",
+        config=source.config,
+        benchmarks=hashes_of(benchmarks),
+        seeds=tuple(range(first, first + seeds)),
+        confirmation=source.confirmation,
+        source_run=source.run,
+        answers=answers,
+        home=home_of_experiments(),
+    )
+
+
+def first_table(one: Experiment) -> tuple[SideBySide, list[list[QuestionResult]]]:
+    """Return the table of an experiment's first benchmark and each side's questions.
+
+    Raises:
+        Conflict: it is not done.
+    """
+    if one.report is None:
+        raise Conflict(f"Experiment {one.stored.id} is {one.stored.status}: there is nothing to report yet.")
+    table = one.report.benchmarks[0].table
+    return table, [questions_of(evaluation.folder) for evaluation in table.evaluations]
+
+
+def home_of_experiments() -> str:
+    """Return what an experiment that is made now is carried out by: the keeper of this RATCHET_HOME."""
+    return str(ratchet_home().resolve())

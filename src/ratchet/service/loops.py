@@ -1,0 +1,372 @@
+"""Loops: train and benchmark round after round, each on top of the best so far, until there is a reason to end.
+
+What is to be done next is decided in ``supervisor/loops.py`` from the history alone; the history is told by the runs
+and evaluations that name the loop as their owner (``steps.py``). ``conduct`` does what is decided, as often as it is
+called.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ratchet.benchmark import BenchmarkSpec
+from ratchet.config import LoopSettings, MathPairsData, RunConfig, StartSettings
+from ratchet.datasets import bench_store
+from ratchet.errors import Conflict, InvalidSetting
+from ratchet.evaluation import QuestionResult
+from ratchet.evaluation_files import EvaluationFiles
+from ratchet.files import ratchet_home
+from ratchet.loop import (
+    BenchmarkRound,
+    EndLoop,
+    LoopReport,
+    LoopRound,
+    LoopStatus,
+    LoopView,
+    RoundEvaluation,
+    RoundRun,
+    TrainRound,
+)
+from ratchet.records import Record
+from ratchet.run_folder import RunFolder
+from ratchet.service.benchmarks import find_benchmark
+from ratchet.service.evaluations import Request, put_together
+from ratchet.service.registry import Origin, open_store
+from ratchet.service.steps import (
+    Steps,
+    begin_evaluation,
+    begin_run,
+    forget,
+    resume_stopped,
+    state_of,
+    steps_of,
+    stop_all,
+)
+from ratchet.supervisor.loop_report import closing
+from ratchet.supervisor.loops import decide, halves, view
+
+if TYPE_CHECKING:
+    from ratchet.store import RunStore, StoredRun
+    from ratchet.store.plans import StoredPlan
+
+OPEN: tuple[LoopStatus, ...] = ("queued", "training", "benchmarking")
+_RESUMABLE: tuple[LoopStatus, ...] = ("stopped", "failed")
+
+
+class LoopPlan(Record):
+    """What a loop is carried out with.
+
+    Attributes:
+        settings: Target, limits and column.
+        config: Settings of its runs, resolved; a round takes another start and another seed.
+        benchmark_hash: The benchmark.
+        confirmation: Who has read the report of the runs' verifier.
+        source_run: The run whose settings these are, None where they came from a file.
+        home: The RATCHET_HOME whose keeper carries it out.
+    """
+
+    settings: LoopSettings
+    config: RunConfig
+    benchmark_hash: str
+    confirmation: dict[str, Any] | None = None
+    source_run: str | None = None
+    home: str
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop as it is shown: its row, its plan, its rounds, and, once it has ended, its report."""
+
+    stored: "StoredPlan"
+    plan: LoopPlan
+    benchmark: BenchmarkSpec
+    steps: Steps
+    view: LoopView
+    report: LoopReport | None
+
+    def run_of(self, number: int) -> "StoredRun | None":
+        """Return the run of a round, None for the start and for one that has not begun."""
+        return self.steps.last(_train(number)) if number else None
+
+    def evaluation_of(self, number: int) -> "StoredRun | None":
+        """Return the job that benchmarks, or has benchmarked, a round."""
+        return self.steps.last(_score(number))
+
+
+def create_loop(plan: LoopPlan) -> "StoredPlan":
+    """Check a loop and enter it; the keeper carries it out.
+
+    Raises:
+        NotFound, Conflict, InvalidSetting: the benchmark or the start is not there, or they do not fit.
+    """
+    benchmark = find_benchmark(plan.benchmark_hash).spec
+    column = plan.settings.score_column or benchmark.score_columns[0]
+    name = plan.settings.name or f"{benchmark.name}, {plan.config.model}"
+    filled_in = plan.settings.model_copy(update={"score_column": column, "name": name})
+    plan = plan.model_copy(update={"settings": filled_in})
+    if column not in benchmark.score_columns:
+        raise InvalidSetting(
+            f"Score column is {column}, but benchmark {benchmark.name} has "
+            f"{', '.join(benchmark.score_columns)}. Choose one of these.",
+            "score_column",
+        )
+    put_together(_of_start(plan, Steps("", {})))
+    with open_store() as store:
+        return store.loops.add(
+            plan.model_dump(mode="json"), name=plan.settings.name, project=plan.config.project, status="queued"
+        )
+
+
+def find_loop(id: str) -> Loop:
+    """Return a loop.
+
+    Raises:
+        NotFound: there is none of this id.
+        Conflict: files of its rounds are damaged.
+    """
+    with open_store() as store:
+        return _read(store, store.loops.get(id))
+
+
+def list_loops(project: str | None = None) -> list[Loop]:
+    """Return all loops, oldest first, of one project if asked."""
+    with open_store() as store:
+        return [_read(store, one) for one in store.loops.all(project)]
+
+
+def stop_loop(id: str) -> None:
+    """Ask a loop to end: what it has at work ends in good order, and nothing more is started.
+
+    Raises:
+        NotFound: there is none of this id.
+        Conflict: it has ended.
+    """
+    with open_store() as store:
+        stored = store.loops.get(id)
+        if stored.status not in OPEN:
+            raise Conflict(f"Loop {id} has ended already ({stored.status.replace('_', ' ')}).")
+        store.loops.change(id, stop_requested_at=datetime.now(UTC))
+
+
+def resume_loop(id: str, changes: Mapping[str, Any] | None = None) -> None:
+    """Let the keeper go on with a loop that was stopped or has failed; ``changes`` are laid over its settings.
+
+    One that reached its target, its rounds or a plateau goes on where ``changes`` raise what ended it.
+
+    Raises:
+        NotFound: there is none of this id.
+        Conflict: it has not ended, or would end at once for the same reason.
+    """
+    with open_store() as store:
+        stored = store.loops.get(id)
+        one = _read(store, stored)
+        if stored.status in OPEN:
+            raise Conflict(f"Loop {id} is {stored.status}: it goes on by itself while ratchet serve runs.")
+        if stored.status not in _RESUMABLE and not changes:
+            raise Conflict(
+                f"Loop {id} has ended ({stored.status.replace('_', ' ')}). To go on, change what ended it: a higher "
+                "--target, more --max-rounds or a longer --patience."
+            )
+        settings = one.plan.settings.model_copy(update=dict(changes or {}))
+        plan = one.plan.model_copy(update={"settings": settings})
+        resume_stopped(one.steps)
+        forget(store, _lost_at_the_end(steps_of(store, f"loop/{id}")))
+        fresh = {"settings": plan.model_dump(mode="json"), "message": "", "ended_at": None, "stop_requested_at": None}
+        store.loops.move(id, [stored.status], "queued", report=None, **fresh)
+
+
+def _lost_at_the_end(steps: Steps) -> "list[StoredRun]":
+    """Return the jobs that failed after the last round that came to something: they are tried anew."""
+    lost: list[StoredRun] = []
+    number = max((int(step.partition("/")[0]) for step in steps.tries), default=0)
+    while number and steps.state(_train(number)) == "lost":
+        lost += steps.tries[_train(number)]
+        number -= 1
+    if steps.state(_score(0)) == "lost":
+        lost += steps.tries[_score(0)]
+    return lost
+
+
+def conduct(store: "RunStore", stored: "StoredPlan") -> None:
+    """Look at where a loop stands and do what is decided.
+
+    Raises:
+        RatchetError: a step cannot be started.
+    """
+    one = _read(store, stored)
+    is_stopping = stored.stop_requested_at is not None
+    if is_stopping:
+        stop_all(one.steps.at_work)
+    history = _history(one.plan, one.steps)
+    decision = decide(one.plan.settings, history, stop_requested=is_stopping)
+    if isinstance(decision, EndLoop):
+        _reclaim(one, decision.best)
+        _end(store, one, decision)
+    elif isinstance(decision, TrainRound):
+        _move(store, stored, "training")
+        _train_round(one, decision)
+    elif isinstance(decision, BenchmarkRound):
+        _move(store, stored, "benchmarking")
+        _benchmark_round(one, decision)
+    else:
+        _move(store, stored, decision.status)
+
+
+def fail(store: "RunStore", id: str, message: str) -> None:
+    """End a loop whose next step cannot be started."""
+    store.loops.move(id, OPEN, "failed", message=message, ended_at=datetime.now(UTC))
+
+
+def _read(store: "RunStore", stored: "StoredPlan") -> Loop:
+    plan = LoopPlan.model_validate_json(json.dumps(stored.settings))  # strict: a list is a tuple in JSON alone
+    steps = steps_of(store, f"loop/{stored.id}")
+    report = None if stored.report is None else LoopReport.model_validate(stored.report)
+    benchmark, _ = bench_store.read(plan.benchmark_hash)
+    return Loop(stored, plan, benchmark, steps, view(plan.settings, _history(plan, steps)), report)
+
+
+def _column(plan: LoopPlan) -> str:
+    if plan.settings.score_column is None:
+        raise ValueError("the loop's settings are not resolved")
+    return plan.settings.score_column
+
+
+def _train(number: int) -> str:
+    return f"{number}/train"
+
+
+def _score(number: int) -> str:
+    return f"{number}/score"
+
+
+def _history(plan: LoopPlan, steps: Steps) -> list[LoopRound]:
+    """Return the rounds so far as the decision takes them, from what their jobs have left."""
+    choosing = set(halves_of(plan)[0])
+    rounds = []
+    number = 0
+    while steps.number(_train(number)) or steps.number(_score(number)):
+        rounds.append(_round(plan, steps, number, choosing))
+        number += 1
+    return rounds
+
+
+def _round(plan: LoopPlan, steps: Steps, number: int, choosing: set[int]) -> LoopRound:
+    trained: dict[str, RoundRun] = {"none": "none", "working": "at_work", "done": "adapter", "lost": "no_adapter"}
+    scored: dict[str, RoundEvaluation] = {"none": "none", "working": "at_work", "done": "scored", "lost": "failed"}
+    job = steps.last(_score(number))
+    evaluation = scored[state_of(job)]
+    scores = None
+    if evaluation == "scored" and job is not None:
+        questions = _questions(job)
+        scores = tuple(one.score(_column(plan)) for one in questions if one.question in choosing)
+    return LoopRound(
+        number=number,
+        run="none" if number == 0 else trained[steps.state(_train(number))],
+        evaluation=evaluation,
+        tries=steps.number(_score(number)),
+        scores=scores,
+    )
+
+
+def _questions(job: "StoredRun") -> list[QuestionResult]:
+    if job.folder is None:
+        raise AssertionError("a job that has ended has a folder")
+    return EvaluationFiles(RunFolder(job.folder)).questions()
+
+
+def halves_of(plan: LoopPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the numbers of the benchmark's questions that choose, and those that are sealed until the end."""
+    benchmark, prompts = bench_store.read(plan.benchmark_hash)
+    difficulty = {prompt.id: prompt.extras["difficulty"] for prompt in prompts if "difficulty" in prompt.extras}
+    is_told = benchmark.difficulty != "none"
+    return halves([prompt.id for prompt in prompts], plan.settings.seed, difficulty if is_told else None)
+
+
+def _of_start(plan: LoopPlan, steps: Steps) -> Request:
+    return Request(
+        subject="",
+        benchmark=plan.benchmark_hash,
+        owner=steps.owner_of(_score(0)),
+        config=plan.config,
+        project=plan.config.project,
+    )
+
+
+def _benchmark_round(one: Loop, decision: BenchmarkRound) -> None:
+    if decision.round == 0:
+        begin_evaluation(_of_start(one.plan, one.steps))
+        return
+    run = one.run_of(decision.round)
+    if run is None:
+        raise AssertionError("what is benchmarked was trained")
+    begin_evaluation(
+        Request(
+            subject=run.id,
+            benchmark=one.plan.benchmark_hash,
+            owner=one.steps.owner_of(_score(decision.round)),
+            project=one.plan.config.project,
+            asked_as=one.plan.config,
+        )
+    )
+
+
+def _train_round(one: Loop, decision: TrainRound) -> None:
+    """Start a round's run: the loop's settings on a copy of the best adapter, with draws of its own."""
+    config = one.plan.config.model_copy(update={"seed": one.plan.config.seed + decision.round})
+    if isinstance(config.data, MathPairsData):
+        # The benchmark scores the round: the run need not score problems kept apart as well.
+        config = config.model_copy(update={"data": config.data.model_copy(update={"heldout": 0})})
+    origin = None
+    if decision.on_top_of:
+        best = one.run_of(decision.on_top_of)
+        if best is None:
+            raise AssertionError("the best round was trained")
+        config = config.model_copy(update={"start_from": StartSettings(adapter=best.id)})
+        origin = Origin(best.id, "continue")
+    begin_run(config, one.plan.confirmation, one.steps, _train(decision.round), origin)
+
+
+def _move(store: "RunStore", stored: "StoredPlan", status: LoopStatus) -> None:
+    if stored.status != status:
+        store.loops.move(stored.id, OPEN, status)
+
+
+def _end(store: "RunStore", one: Loop, decision: EndLoop) -> None:
+    """Close a loop: report its winner once on the sealed half, where the start was scored."""
+    report = None if decision.best is None else _closed(one, decision.best)
+    message = " ".join([decision.reason, *(report.sentences if report else [])])
+    changes = {} if report is None else {"report": report.model_dump(mode="json")}
+    store.loops.move(one.stored.id, OPEN, decision.status, message=message, ended_at=datetime.now(UTC), **changes)
+
+
+def _closed(one: Loop, best: int) -> LoopReport:
+    _, sealed = halves_of(one.plan)
+    column = _column(one.plan)
+    sides, withheld = [], ""
+    for number in (0, best):
+        job = one.evaluation_of(number)
+        if job is None or job.folder is None:
+            raise AssertionError("the best round and the start were scored")
+        by_number = {question.question: question.score(column) for question in _questions(job)}
+        sides.append([by_number[question] for question in sealed])
+        scores = EvaluationFiles(RunFolder(job.folder)).scores()
+        withheld = withheld or (scores.withheld if scores else "")
+    return closing(one.plan.settings, _history(one.plan, one.steps), sides[0], sides[1], withheld=withheld)
+
+
+def _reclaim(one: Loop, best: int | None) -> None:
+    """Remove merged exports of rounds that are not the best one. Adapters are always kept."""
+    if not one.plan.settings.reclaims_storage:
+        return
+    for view_of in one.view.rounds:
+        run = one.run_of(view_of.number)
+        if run is not None and run.folder is not None and view_of.number != best:
+            shutil.rmtree(run.folder / "merged", ignore_errors=True)
+
+
+def home_of_loops() -> str:
+    """Return what a loop that is made now is carried out by: the keeper of this RATCHET_HOME."""
+    return str(ratchet_home().resolve())
