@@ -172,7 +172,7 @@ def difference(left, right, names=("base", "RL"), **changes):
         "test": "mcnemar", "p_value": 0.31 if verdict == "within_noise" else 1e-9, "fixed": fixed, "broken": broken,
         "verdict": verdict, "to_decide": 4100 if verdict == "within_noise" else None,
         "sentence": f"{names[1]} {said} {names[0]}: {other.value:.1%} against {one.value:.1%}, a difference of "
-        f"{100 * seen:+.1f} points (95% interval {100 * (seen - half):+.1f} to {100 * (seen + half):+.1f}).{more}",
+        f"{100 * seen:+.1f} points (95 % interval {100 * (seen - half):+.1f} to {100 * (seen + half):+.1f}).{more}",
     }  # fmt: skip
     return Difference(**{**fields, **changes})
 

@@ -117,14 +117,14 @@ def test_a_difference_of_nothing_has_no_sign():
 
 def test_the_best_is_first_and_of_equal_ones_the_earlier():
     best = evaluation("best", questions(0.9), created_at="2026-11-30T12:00:00+00:00")
-    late = evaluation("late", questions(0.5), created_at="2026-11-30T11:00:00+00:00")
-    early = evaluation("early", questions(0.5), created_at="2026-11-30T10:00:00+00:00")
+    late = evaluation("amy", questions(0.5), created_at="2026-11-30T11:00:00+00:00")
+    early = evaluation("zoe", questions(0.5), created_at="2026-11-30T10:00:00+00:00")
     open_one = evaluation("open", scores=None, status="training")
     held = scores(questions(0.2), withheld="Too many failed.")
     weak = evaluation("weak", scores=held)
     text = printed(print_leaderboard, "math_pairs_heldout", [late, weak, open_one, early, best])
     places = re.findall(r"^ (\d) +(\w+) adapter", text, flags=re.MULTILINE)
-    assert places == [("1", "best"), ("2", "early"), ("3", "late"), ("4", "weak")]
+    assert places == [("1", "best"), ("2", "zoe"), ("3", "amy"), ("4", "weak")]
     assert "2026-11-30 12:00" in text
     assert text.count("no verdict") == 1
     assert "e-open" not in text

@@ -162,7 +162,8 @@ class EvaluationSpec(Record):
 
     ``setup`` holds what must be the same for two evaluations to be comparable, part by part under a name people know:
     system prompt, worked examples, verifier, format, longest answer, answers per question, sampling. ``endpoint`` are
-    the ``EndpointSettings`` of one that asks an endpoint.
+    the ``EndpointSettings`` of one that asks an endpoint. ``only`` are the questions of one that asks a part of the
+    benchmark, such as the half by which a loop chooses; None: all.
     """
 
     name: str = ""
@@ -175,6 +176,7 @@ class EvaluationSpec(Record):
     setup: dict[str, Any]
     answers_per_question: int
     endpoint: dict[str, Any] | None = None
+    only: tuple[int, ...] | None = None
 
     @property
     def main_column(self) -> str:

@@ -93,7 +93,7 @@ def evaluation_of(
     """Return an evaluation as it is shown: ``fields`` are status, created_at, ended_at, message and folder."""
     return Evaluation.model_validate(
         {
-            **spec.model_dump(exclude={"score_columns", "questions", "endpoint"}),
+            **spec.model_dump(exclude={"score_columns", "questions", "endpoint", "only"}),
             **fields,
             "id": job,
             "project": project,

@@ -93,7 +93,7 @@ def steps_of_experiment(settings: ExperimentSettings) -> list[Step]:
 
     Names: ``start/B``, ``base/B``, ``sft``, ``sft/B``, ``train/SEED``, ``score/SEED/B``, where B counts benchmarks.
     """
-    steps: list[Step] = Field(default_factory=list)
+    steps: list[Step] = []
     numbered = list(enumerate(settings.benchmarks))
     has_adapter = settings.config.start_from.adapter is not None
     for number, benchmark in numbered:

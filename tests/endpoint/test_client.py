@@ -208,15 +208,20 @@ def test_a_rate_limit_is_waited_for_and_fails_no_question(endpoint):
 
 
 def test_a_pause_that_the_endpoint_asks_for_holds_for_all_requests(endpoint):
-    times = []
+    times = {}
 
     def answer(asked):
-        times.append(time.monotonic())
-        return fault(429, headers={"Retry-After": "0.5"}) if len(times) == 1 else Reply(completion())
+        times[number_in(asked), asked.number] = time.monotonic()
+        if (number_in(asked), asked.number) == (1, 1):
+            return fault(429, headers={"Retry-After": "1"})
+        return Reply(completion(), seconds=0.3 if number_in(asked) == 2 else 0)  # under way when the pause begins
 
     endpoint.answer = answer
-    assert failures_of(endpoint, 4, concurrency=1) == [None] * 4
-    assert times[1] - times[0] >= 0.5
+    assert failures_of(endpoint, 6, concurrency=2) == [None] * 6
+    first = times.pop((1, 1))
+    del times[2, 1]
+    assert len(times) == 5
+    assert all(later - first >= 1 for later in times.values())
 
 
 def test_without_a_word_on_how_long_pauses_double(monkeypatch, endpoint):
@@ -240,6 +245,36 @@ def test_patience_with_a_rate_limit_ends(endpoint):
     with pytest.raises(SamplerFailed, match=r"let no request through .* \(status 429\).*0\.005 minutes") as given_up:
         answers_of(endpoint, 3, rate_limit_minutes=0.005)
     assert "raise Rate limit patience" in str(given_up.value)
+
+
+def test_patience_ends_also_where_the_endpoint_does_not_say_how_long(endpoint, monkeypatch):
+    monkeypatch.setattr(RateLimit, "FIRST_PAUSE_SECONDS", 0.02)
+    endpoint.answer = lambda asked: fault(429)
+    with pytest.raises(SamplerFailed, match="let no request through"):
+        answers_of(endpoint, rate_limit_minutes=0.002)
+
+
+def test_patience_begins_anew_when_a_request_gets_through(endpoint):
+    limit = RateLimit(settings_of(endpoint, rate_limit_minutes=0.001))  # 60 ms
+    limit.met(0.01)
+    time.sleep(0.1)
+    limit.lifted()
+    limit.met(0.01)
+    time.sleep(0.1)
+    with pytest.raises(SamplerFailed):
+        limit.met(0.01)
+
+
+def test_pauses_begin_anew_when_a_request_gets_through(endpoint):
+    limit = RateLimit(settings_of(endpoint))
+    for _ in range(4):
+        limit._until = 0.0  # as if the pause were over
+        limit.met(None)
+    assert 4 < limit.seconds_left <= 8  # 1, 2, 4, 8
+    limit.lifted()
+    limit._until = 0.0
+    limit.met(None)
+    assert 0 < limit.seconds_left <= 1
 
 
 def test_a_pause_longer_than_patience_is_not_begun(endpoint):

@@ -98,3 +98,14 @@ def test_a_server_that_is_not_there_cannot_be_reached(endpoint):
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     with pytest.raises(ModelUnavailable, match=r"at http://127\.0\.0\.1:\d+/v1 cannot be reached\. Check that it runs"):
         look(endpoint, url=url)
+
+
+def test_a_look_can_be_given_up(endpoint):
+    endpoint.models = Reply({}, seconds=30)
+
+    def check():
+        if endpoint.under_way:
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        probe(EndpointSettings(url=endpoint.url, model="small"), KEY, check)

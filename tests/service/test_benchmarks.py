@@ -151,16 +151,12 @@ def test_rows_that_cannot_be_graded_are_named(dataset):
 
 
 def test_rows_are_named_by_their_numbers_in_the_source(tmp_path):
-    rows = [{"prompt": f"q{n}", "answer": "x" if n > 36 else str(n)} for n in range(1, 41)]
-    added = datasets.add(str(write(tmp_path / "rows.jsonl", rows)), "mine", ImportSettings(seed=1))
-    in_test = [row["row"] for row in datasets.show("mine", rows=40).preview["test"]]
-    assert added.rows["test"] == len(in_test) == 4
-    assert max(in_test) > 4
-    bad = [number for number in in_test if number > 36]
-    if bad:
-        assert f"row {bad[0]}" in refusal(benchmarks.add_dataset, "sums", "mine", FinalNumberVerifier())
-    else:
-        benchmarks.add_dataset("sums", "mine", FinalNumberVerifier())
+    rows = [{"prompt": f"q{n}", "answer": POISON} for n in range(1, 41)]
+    datasets.add(str(write(tmp_path / "rows.jsonl", rows)), "mine", ImportSettings(seed=1))
+    in_test = [str(row["row"]) for row in datasets.show("mine", rows=40).preview["test"]]
+    assert in_test != ["1", "2", "3", "4"]
+    said = refusal(benchmarks.add_dataset, "sums", "mine", FinalNumberVerifier())
+    assert f"rows {', '.join(in_test[:3])} and {in_test[3]}: holds no number" in said
 
 
 def test_a_row_without_a_known_right_answer_is_told_and_stops_no_dataset(dataset):

@@ -7,6 +7,7 @@ trained on, with a share of them drawn anew: all of them is the worst case, sinc
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from ratchet.supervisor.loop_report import closing
 from ratchet.supervisor.loops import best_round, decide, real_gains
 
 SEALED = 200
+# Gains over the start that are looked up; between them the step is all but linear.
+REACH = tuple(0.05 * number for number in range(11))
 _GRID = np.linspace(-4, 8, 241)
 
 
@@ -39,6 +42,7 @@ class World:
         return np.clip(drawn, 1e-9, 1 - 1e-9)
 
 
+@cache
 def steps(world, gains):
     """The step in log odds that raises the mean over very many questions by each gain."""
     odds = logit(world.probabilities(np.random.default_rng(0), 20_000))
@@ -80,18 +84,18 @@ class Model:
 def simulate(world, loop, gains, seed):
     """Run one loop to its end; ``gains`` has one number a round, a share of 1."""
     model = Model(world, np.random.default_rng(seed))
-    reach = np.round(np.arange(0, 0.5001, 0.05), 4) if any(gains) else np.zeros(1)
-    table = _TABLES.setdefault((world, len(reach)), steps(world, reach))
-    model.answer(0, None, 0.0, lambda truth: np.interp(truth, reach, table))
+    table = steps(world, REACH)
+
+    def step_of(truth):
+        return np.interp(truth, REACH, table)
+
+    model.answer(0, None, 0.0, step_of)
     rounds = [model.round(0)]
     while not isinstance(decision := decide(loop, rounds), EndLoop):
         gain = gains[decision.round - 1]
-        model.answer(decision.round, decision.on_top_of, gain, lambda truth: np.interp(truth, reach, table))
+        model.answer(decision.round, decision.on_top_of, gain, step_of)
         rounds.append(model.round(decision.round))
     return model, rounds, decision
-
-
-_TABLES: dict = {}
 
 
 def claims(world, loops, max_rounds=10):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ratchet.cli import standing
 from ratchet.cli.data import pairs
 from ratchet.cli.flags import SettingsCommand, given
 from ratchet.cli.grade import config_option
@@ -28,7 +29,7 @@ def bench() -> click.Command:
     return click.Group(
         "bench",
         help="Keep benchmarks: questions that nobody trains on, how they are asked and checked.",
-        commands=commands(),
+        commands=[*commands(), *standing.commands()],
     )
 
 

@@ -19,7 +19,7 @@ _ROW_CHARACTERS = 40
 _WIDE_CHARACTERS = 110
 # However little room there is, so much of a name can be read in a line.
 _LEAST_NAME = 9
-_COLORS: dict[AnswerGroup, str] = {"right": "green", "partly": "yellow"}
+_COLORS: dict[AnswerGroup, str] = {"right": "green", "partly": "yellow", "failed": "yellow"}
 _VERDICT_COLORS: dict[Verdict, str] = {"better": "green", "worse": "red", "within_noise": "", "withheld": "yellow"}
 
 
@@ -35,14 +35,14 @@ def print_evaluation(console: "Console", evaluation: Evaluation) -> None:
     if scores is None:
         return
     partly = words.has_credit_for_parts(evaluation)
-    table = _table(console, "score", "value", "95% interval", "counts", left=("score", "counts"))
+    table = _table(console, "score", "value", "95 % interval", "counts", left=("score", "counts"))
     for one in [*scores.columns, *scores.pass_at]:
         meaning = words.column_meaning(one.name, partly=partly)
         table.add_row(_plain(words.column_title(one.name)), words.percent(one.value), words.interval(one), meaning)
     console.print(table)
     if scores.bands:
         table = _table(
-            console, "band", "questions", words.column_title(evaluation.main_column), "95% interval", left=("band",)
+            console, "band", "questions", words.column_title(evaluation.main_column), "95 % interval", left=("band",)
         )
         for band in scores.bands:
             one = band.score
@@ -64,7 +64,7 @@ def print_comparison(console: "Console", comparison: Comparison) -> None:
         table.add_row(_plain(words.column_title(one.column)), *_difference_cells(one))
     console.print(table)
     if comparison.bands:
-        table = _table(console, "band", "questions", "left", "right", "difference", "95% interval", left=("band",))
+        table = _table(console, "band", "questions", "left", "right", "difference", "95 % interval", left=("band",))
         for band in comparison.bands:
             table.add_row(
                 _plain(band.band),
@@ -102,7 +102,7 @@ def print_side_by_side(console: "Console", whole: SideBySide) -> None:
     console.print(table)
     _say(
         console,
-        f"In brackets: 95% intervals. Differences are of {words.column_title(main)}, in percentage points.",
+        f"In brackets: 95 % intervals. Differences are of {words.column_title(main)}, in percentage points.",
         "dim",
     )
     for note in dict.fromkeys([*whole.notes, *(note for one in comparisons for note in one.notes)]):
@@ -211,7 +211,7 @@ def _table(console: "Console", *columns: str, left: Sequence[str]) -> "Table":
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in columns:
         is_text = name in left
-        title = name if is_text or _is_wide(console) else name.replace(" ", "\n")
+        title = name if is_text or _is_wide(console) else _stacked(name)
         table.add_column(
             _plain(title),
             justify="left" if is_text else "right",
@@ -220,6 +220,10 @@ def _table(console: "Console", *columns: str, left: Sequence[str]) -> "Table":
             min_width=_LEAST_NAME if name == left[0] else None,
         )
     return table
+
+
+def _stacked(title: str) -> str:
+    return title.replace("95 %", "95%").replace(" ", "\n").replace("95%", "95 %")
 
 
 def _is_wide(console: "Console") -> bool:
@@ -233,7 +237,7 @@ def _differences_table(console: "Console", first: str) -> "Table":
         "left",
         "right",
         "difference",
-        "95% interval",
+        "95 % interval",
         "fixed",
         "broken",
         "verdict",

@@ -303,7 +303,6 @@ def print_experiment(console: "Console", one: "Experiment") -> None:
         print_side_by_side(console, found.table)
         if found.across_seeds is not None:
             console.print(escape(found.across_seeds.sentence))
-    console.print(f"\n{escape(one.report.sentence)}")
 
 
 def _stop(experiment_id: str, as_json: bool) -> None:

@@ -144,7 +144,7 @@ def absolute(path: str) -> str:
 def _math_prompt(number: int, row: Mapping[str, Any]) -> Prompt:
     level = row.get("level")
     found = _LEVEL.fullmatch(level) if isinstance(level, str) else None
-    own = {"id": row.get("unique_id"), "difficulty": int(found[1]) if found else level}
+    own = {"id": row.get("unique_id"), "difficulty": found[1] if found else level}
     return Prompt(
         id=number,
         messages=({"role": "user", "content": columns.text(row, "problem")},),

@@ -22,9 +22,14 @@ class RateLimit:
         self._until = 0.0
         self._pause = self.FIRST_PAUSE_SECONDS
 
+    @property
+    def seconds_left(self) -> float:
+        """Seconds that the pause still lasts, at most 0 when it is over."""
+        return self._until - time.monotonic()
+
     async def passed(self) -> None:
         """Return when the pause is over."""
-        while (left := self._until - time.monotonic()) > 0:
+        while (left := self.seconds_left) > 0:
             await asyncio.sleep(left)
 
     def lifted(self) -> None:

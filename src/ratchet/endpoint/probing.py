@@ -1,5 +1,6 @@
 """One cheap look at an endpoint before an evaluation starts: is it there, does it take the key, has it the model."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ratchet.config.endpoint import EndpointSettings
@@ -19,18 +20,23 @@ _QUESTION = EndpointRequest(0, ({"role": "user", "content": "Answer with yes."},
 _NAMES_SHOWN = 5
 
 
-def probe(settings: EndpointSettings, key: str | None) -> None:
+def _go_on() -> None:
+    """Give up at nothing."""
+
+
+def probe(settings: EndpointSettings, key: str | None, check: Callable[[], None] = _go_on) -> None:
     """Return if the endpoint can be asked.
 
     Its list of models is enough where the model is in it; otherwise, since such a list may be missing or may know a
-    model by another name, it is asked one short question. A rate limit is no reason to refuse.
+    model by another name, it is asked one short question. A rate limit is no reason to refuse. ``check`` is called
+    every tenth of a second and raises to give up.
 
     Raises:
         InvalidSetting: it wants another key, another address, or takes no request like ours.
         ModelUnavailable: it cannot be reached, fails, or does not know the model.
         SamplerFailed: its credit is spent.
     """
-    list(in_background(lambda _: _probe(settings, key), check=lambda: None))
+    list(in_background(lambda _: _probe(settings, key), check))
 
 
 async def _probe(settings: EndpointSettings, key: str | None) -> None:

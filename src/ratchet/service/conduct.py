@@ -4,6 +4,7 @@ A pass may be repeated, and killed, at any point. A step that cannot be started 
 or experiment; what the machine lacks just now is waited for.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from ratchet.service import experiments, loops
 if TYPE_CHECKING:
     from ratchet.store import RunStore
     from ratchet.store.plans import StoredPlan
+
+log = logging.getLogger(__name__)
 
 # Of the moment: another process was first, the disk or the storage has to be seen to.
 _PASSING = (Conflict, DiskFull, StorageUnavailable, OSError)
@@ -60,6 +63,11 @@ class Conductor:
             return
         except RatchetError as error:
             module.fail(self.store, one.id, str(error))  # type: ignore[attr-defined]
+        except Exception as error:
+            # Not the exception's text: it may quote what a model wrote. Waiting would be for ever.
+            log.exception("the %s %s cannot go on", kind, one.id)
+            message = f"Something unforeseen failed ({type(error).__name__}); see the keeper's log."
+            module.fail(self.store, one.id, message)  # type: ignore[attr-defined]
         after = (self.store.loops if module is loops else self.store.experiments).get(one.id)
         if after.status != one.status:
             self.say(f"{kind.capitalize()} {one.id}: {after.status.replace('_', ' ')}. {after.message}".rstrip())

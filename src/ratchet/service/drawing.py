@@ -58,7 +58,7 @@ FILE = Palette(
     ("#6b7280", "#a35c00", "#1f5fa8", "#8a2f5e"),
 )  # fmt: skip
 MARKERS = ("o", "s", "D", "^")
-_LABEL_CHARACTERS = 28
+_LABEL_CHARACTERS = 24
 
 
 def figure(width: float, height: float, palette: Palette, *, dpi: int = 100) -> tuple["Figure", Any]:

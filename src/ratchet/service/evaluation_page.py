@@ -25,7 +25,8 @@ from ratchet.shown import listed, shown_seconds
 # A page stays one that a browser opens at once.
 MOST_QUESTIONS = 200
 _MOST_EXAMPLES, _MOST_NUMBERS = 5, 30
-_TONES: dict[AnswerGroup, str] = {"right": "good", "partly": "partly"}
+# Of an answer that could not be graded nothing is known, so it is not shown as a wrong one.
+_TONES: dict[AnswerGroup, str] = {"right": "good", "partly": "partly", "failed": "partly"}
 _VERDICT_TONES: dict[Verdict, str] = {"better": "good", "worse": "bad", "within_noise": "plain", "withheld": "warn"}
 
 
@@ -46,10 +47,10 @@ def evaluation_page(evaluation: Evaluation, questions: Sequence[QuestionResult])
             "main": words.main_score(evaluation),
             "meanings": _meanings([one.name for one in named], partly=words.has_credit_for_parts(evaluation)),
             "chart": svg(
-                draw_scores(rows, PAGE), "Scores with their 95% intervals; the numbers are in the table below"
+                draw_scores(rows, PAGE), "Scores with their 95 % intervals; the numbers are in the table below"
             ),
             "band_chart": bands
-            and svg(draw_scores(bands, PAGE), "Scores by difficulty with 95% intervals; the numbers are in the table"),
+            and svg(draw_scores(bands, PAGE), "Scores by difficulty with 95 % intervals; the numbers are in the table"),
         }
     shown = _failures_first(questions)[:MOST_QUESTIONS]
     return render(
@@ -102,23 +103,19 @@ def comparison_page(whole: SideBySide, questions_by_side: Sequence[Sequence[Ques
         tests=" and ".join(dict.fromkeys(words.TEST_MEANINGS[one.main.test] for one in comparisons)),
         verdicts=[_Shown.of(one, whole, answers) for one in comparisons],
         notes=list(dict.fromkeys([*whole.notes, *(note for one in comparisons for note in one.notes)])),
-        could_be=[
-            f"{label}: {words.could_be(one)}"
-            for label, one in zip(whole.labels, whole.evaluations, strict=True)
-            if words.could_be(one)
-        ],
+        bands_title=words.bands_title(whole),
         sides_chart=svg(
             draw_scores(sides, PAGE, own_colours=True),
-            "Scores of all sides with 95% intervals; the numbers are in the table below",
+            "Scores of all sides with 95 % intervals; the numbers are in the table below",
         ),
         differences_chart=svg(
             draw_differences(difference_rows(comparisons, whole), PAGE),
-            "Differences with 95% intervals; the numbers are in the table below",
+            "Differences with 95 % intervals; the numbers are in the table below",
         ),
         bands_chart=bands
         and svg(
             draw_bands(bands, whole.labels, PAGE),
-            "Scores of all sides by difficulty with 95% intervals; the numbers are in the table below",
+            "Scores of all sides by band with 95 % intervals; the numbers are in the table below",
         ),
         tones=_tones(),
         outcome=words.outcome,

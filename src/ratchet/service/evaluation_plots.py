@@ -13,7 +13,7 @@ from ratchet.evaluation import Score
 from ratchet.files import write_atomically
 from ratchet.loop import LoopView
 from ratchet.service.drawing import FILE, MARKERS, Palette, bare, figure, label, png
-from ratchet.service.evaluation_words import column_title, in_order, percent, points, sides_of
+from ratchet.service.evaluation_words import bands_title, column_title, in_order, percent, points, sides_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -180,11 +180,11 @@ def write_comparison_chart(whole: SideBySide, path: Path) -> Path:
     of = f"{column_title(main)} on {whole.evaluations[0].benchmark}"
     _scores_on(all_axes[0], sides, FILE, own_colours=True)
     _differences_on(all_axes[1], differences, FILE)
-    _title_on(all_axes[0], f"{of}, with 95% intervals")
-    _title_on(all_axes[1], "difference on the same questions, with 95% intervals")
+    _title_on(all_axes[0], f"{of}, with 95 % intervals")
+    _title_on(all_axes[1], "difference on the same questions, with 95 % intervals")
     if bands:
         _scores_on(all_axes[2], bands, FILE, own_colours=True)
-        _title_on(all_axes[2], "by difficulty")
+        _title_on(all_axes[2], bands_title(whole))
         _key_on(all_axes[2], whole.labels, FILE)
     write_atomically(path, png(drawn))
     return path
@@ -226,7 +226,9 @@ def _whiskers_on(axes: Any, rows: Sequence[Whisker], palette: Palette, *, own_co
         if own_colours and place and row.name and not rows[place - 1].name:
             axes.axhline(place - 0.5, color=palette.line, linewidth=0.6, zorder=0)
     axes.set_ylim(len(rows) - 0.4, -0.6)
+    # A dot at the very left keeps its distance to the name.
     axes.set_yticks(range(len(rows)), [label(row.name) for row in rows], fontsize=10)
+    axes.tick_params(axis="y", pad=8)
 
 
 def _color(row: Whisker, palette: Palette, *, own_colours: bool) -> str:

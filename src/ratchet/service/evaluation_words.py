@@ -41,7 +41,7 @@ KIND_TITLES: dict[SubjectKind, str] = {
     "endpoint": "endpoint",
 }
 INTERVAL_MEANING = (
-    "The 95% interval says how far the score may be off because only these questions were asked: of 100 such "
+    "The 95 % interval says how far the score may be off because only these questions were asked: of 100 such "
     "intervals about 95 hold the score on all questions of the kind."
 )
 NOISE_MEANING = (
@@ -173,6 +173,13 @@ def sides_of(comparison: Comparison, whole: SideBySide | None = None) -> tuple[s
     labels = {} if whole is None else dict(zip((one.id for one in whole.evaluations), whole.labels, strict=True))
     left, right = (labels.get(one.id, name_of(one)) for one in (comparison.left, comparison.right))
     return left, right
+
+
+def bands_title(whole: SideBySide) -> str:
+    """Say what the bands of a table of sides go by."""
+    start = whole.evaluations[0].id
+    by_start = any(one.bands_from == "left" for one in whole.comparisons if one.left.id == start)
+    return f"By how {whole.labels[0]} did" if by_start else "By difficulty"
 
 
 def in_order(whole: SideBySide) -> list[Comparison]:

@@ -59,6 +59,7 @@ class Request:
         name, project: Labels.
         owner: Which step of a loop or experiment it is.
         config: The settings of the run whose start is meant, where no run has been made of them yet.
+        only: The questions to ask, by number; None: all of the benchmark.
         asked_as: Settings whose prompt, reading, form, longest answer and sampling take the place of the model's own.
     """
 
@@ -74,14 +75,16 @@ class Request:
     owner: str | None = None
     config: RunConfig | None = None
     asked_as: RunConfig | None = None
+    only: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class ListedEvaluation:
-    """One evaluation with its job as the database has it."""
+    """One evaluation with its job as the database has it; ``is_whole``: it asks all of the benchmark."""
 
     evaluation: Evaluation
     job: "StoredRun"
+    is_whole: bool = True
 
 
 def evaluate(request: Request, *, watch: "Watch | None" = None) -> Evaluation:
@@ -186,8 +189,20 @@ def list_evaluations(benchmark: str | None = None, project: str | None = None) -
         if run in jobs:
             spec = EvaluationSpec.model_validate(one.spec)
             scores = None if one.scores is None else EvaluationScores.model_validate(one.scores)
-            found.append(ListedEvaluation(_shown(jobs[run], spec, scores), jobs[run]))
+            found.append(ListedEvaluation(_shown(jobs[run], spec, scores), jobs[run], is_whole=spec.only is None))
     return found
+
+
+def leaderboard(benchmark: str, project: str | None = None) -> list[Evaluation]:
+    """Return a benchmark's evaluations with scores, the best first, of equal ones the earlier.
+
+    Those of a part of the questions, by which a loop chooses, are left out.
+
+    Raises:
+        NotFound: there is no such benchmark.
+    """
+    found = [one.evaluation for one in list_evaluations(benchmark, project) if one.is_whole and one.evaluation.scores]
+    return sorted(found, key=lambda one: -(one.scores.columns[0].value if one.scores else 0.0))
 
 
 def _shown(job: "StoredRun", spec: EvaluationSpec, scores: EvaluationScores | None) -> Evaluation:
@@ -249,14 +264,22 @@ def put_together(request: Request) -> tuple[RunConfig, EvaluationSpec]:
         name=request.name,
         benchmark=benchmark.spec.name,
         benchmark_hash=benchmark.content_hash,
-        questions_sha256=benchmark.spec.questions_sha256,
-        questions=benchmark.spec.questions,
+        questions_sha256=_questions_sha256(benchmark.spec, request.only),
+        questions=benchmark.spec.questions if request.only is None else len(request.only),
         score_columns=_columns(benchmark.spec, config),
         subject=subject,
         setup=_setup(config, request.answers),
         answers_per_question=request.answers,
         endpoint=None if request.endpoint is None else request.endpoint.model_dump(mode="json"),
+        only=request.only,
     )
+
+
+def _questions_sha256(benchmark: BenchmarkSpec, only: tuple[int, ...] | None) -> str:
+    """Return what tells one set of questions from another."""
+    if only is None:
+        return benchmark.questions_sha256
+    return hashlib.sha256(json.dumps([benchmark.questions_sha256, only]).encode()).hexdigest()
 
 
 def _subject(request: Request) -> tuple[RunConfig, Subject]:

@@ -313,6 +313,10 @@ def _on_benchmark(one: Experiment, number: int, benchmark: str) -> BenchmarkRepo
     table = side_by_side([(side.label, side.evaluation, side.questions) for side in sides])
     together = None
     if len(one.settings.seeds) > 1:
+        # Each seed against what was there before; which seed is ahead of which is what the seeds are not asked.
+        seeds = {side.evaluation.id for side in sides[-len(one.settings.seeds) :]}
+        told = [comparison for comparison in table.comparisons if comparison.left.id not in seeds]
+        table = table.model_copy(update={"comparisons": told})
         start = _scores(sides[0])
         trained = sides[-len(one.settings.seeds) :]
         found = judge_seeds(

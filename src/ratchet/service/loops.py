@@ -8,7 +8,7 @@ called.
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from ratchet.evaluation import QuestionResult
 from ratchet.evaluation_files import EvaluationFiles
 from ratchet.files import ratchet_home
 from ratchet.loop import (
+    MOST_TRIES,
     BenchmarkRound,
     EndLoop,
     LoopReport,
@@ -154,21 +155,20 @@ def stop_loop(id: str) -> None:
 def resume_loop(id: str, changes: Mapping[str, Any] | None = None) -> None:
     """Let the keeper go on with a loop that was stopped or has failed; ``changes`` are laid over its settings.
 
-    One that reached its target, its rounds or a plateau goes on where ``changes`` raise what ended it.
-
     Raises:
         NotFound: there is none of this id.
-        Conflict: it has not ended, or would end at once for the same reason.
+        Conflict: it has not ended; or it has, and its sealed half is sealed no more.
     """
     with open_store() as store:
         stored = store.loops.get(id)
         one = _read(store, stored)
         if stored.status in OPEN:
             raise Conflict(f"Loop {id} is {stored.status}: it goes on by itself while ratchet serve runs.")
-        if stored.status not in _RESUMABLE and not changes:
+        if stored.status not in _RESUMABLE:
             raise Conflict(
-                f"Loop {id} has ended ({stored.status.replace('_', ' ')}). To go on, change what ended it: a higher "
-                "--target, more --max-rounds or a longer --patience."
+                f"Loop {id} has ended ({stored.status.replace('_', ' ')}), and the sealed half of its benchmark is "
+                "sealed no more, so that it would choose by what it is judged by. Start a new loop from its best "
+                "adapter: ratchet loop start RUN --from-adapter, with another --split-seed."
             )
         settings = one.plan.settings.model_copy(update=dict(changes or {}))
         plan = one.plan.model_copy(update={"settings": settings})
@@ -185,8 +185,9 @@ def _lost_at_the_end(steps: Steps) -> "list[StoredRun]":
     while number and steps.state(_train(number)) == "lost":
         lost += steps.tries[_train(number)]
         number -= 1
-    if steps.state(_score(0)) == "lost":
-        lost += steps.tries[_score(0)]
+    for step in [step for step in steps.tries if step == _score(0) or step.endswith("/sealed")]:
+        if steps.state(step) == "lost":
+            lost += steps.tries[step]
     return lost
 
 
@@ -203,6 +204,9 @@ def conduct(store: "RunStore", stored: "StoredPlan") -> None:
     history = _history(one.plan, one.steps)
     decision = decide(one.plan.settings, history, stop_requested=is_stopping)
     if isinstance(decision, EndLoop):
+        if _asks_sealed(one, decision):
+            _move(store, stored, "benchmarking")
+            return
         _reclaim(one, decision.best)
         _end(store, one, decision)
     elif isinstance(decision, TrainRound):
@@ -234,6 +238,10 @@ def _column(plan: LoopPlan) -> str:
     return plan.settings.score_column
 
 
+def _sealed(number: int) -> str:
+    return f"{number}/sealed"
+
+
 def _train(number: int) -> str:
     return f"{number}/train"
 
@@ -244,24 +252,22 @@ def _score(number: int) -> str:
 
 def _history(plan: LoopPlan, steps: Steps) -> list[LoopRound]:
     """Return the rounds so far as the decision takes them, from what their jobs have left."""
-    choosing = set(halves_of(plan)[0])
     rounds = []
     number = 0
     while steps.number(_train(number)) or steps.number(_score(number)):
-        rounds.append(_round(plan, steps, number, choosing))
+        rounds.append(_round(plan, steps, number))
         number += 1
     return rounds
 
 
-def _round(plan: LoopPlan, steps: Steps, number: int, choosing: set[int]) -> LoopRound:
+def _round(plan: LoopPlan, steps: Steps, number: int) -> LoopRound:
     trained: dict[str, RoundRun] = {"none": "none", "working": "at_work", "done": "adapter", "lost": "no_adapter"}
     scored: dict[str, RoundEvaluation] = {"none": "none", "working": "at_work", "done": "scored", "lost": "failed"}
     job = steps.last(_score(number))
     evaluation = scored[state_of(job)]
     scores = None
     if evaluation == "scored" and job is not None:
-        questions = _questions(job)
-        scores = tuple(one.score(_column(plan)) for one in questions if one.question in choosing)
+        scores = tuple(one.score(_column(plan)) for one in _questions(job))
     return LoopRound(
         number=number,
         run="none" if number == 0 else trained[steps.state(_train(number))],
@@ -292,25 +298,43 @@ def _of_start(plan: LoopPlan, steps: Steps) -> Request:
         owner=steps.owner_of(_score(0)),
         config=plan.config,
         project=plan.config.project,
+        only=halves_of(plan)[0],
     )
 
 
 def _benchmark_round(one: Loop, decision: BenchmarkRound) -> None:
-    if decision.round == 0:
-        begin_evaluation(_of_start(one.plan, one.steps))
-        return
-    run = one.run_of(decision.round)
+    begin_evaluation(_of_round(one, decision.round, _score(decision.round), halves_of(one.plan)[0]))
+
+
+def _of_round(one: Loop, number: int, step: str, questions: tuple[int, ...]) -> Request:
+    """Return what is asked to benchmark a round on some of the questions."""
+    asked = replace(_of_start(one.plan, one.steps), owner=one.steps.owner_of(step), only=questions)
+    if number == 0:
+        return asked
+    run = one.run_of(number)
     if run is None:
         raise AssertionError("what is benchmarked was trained")
-    begin_evaluation(
-        Request(
-            subject=run.id,
-            benchmark=one.plan.benchmark_hash,
-            owner=one.steps.owner_of(_score(decision.round)),
-            project=one.plan.config.project,
-            asked_as=one.plan.config,
-        )
-    )
+    return replace(asked, subject=run.id, config=None, asked_as=one.plan.config)
+
+
+def _asks_sealed(one: Loop, ending: EndLoop) -> bool:
+    """Ask the sealed half of the start and of the winner, once the rounds are over; tell whether that goes on.
+
+    A loop that was stopped or failed leaves it sealed: it may be gone on with.
+    """
+    if ending.best is None or ending.status in _RESUMABLE:
+        return False
+    numbers = {_sealed(number): number for number in (0, ending.best)}
+    open_steps = [step for step in numbers if _is_open(one.steps, step)]
+    for step in open_steps:
+        if one.steps.state(step) != "working":
+            begin_evaluation(_of_round(one, numbers[step], step, halves_of(one.plan)[1]))
+    return bool(open_steps)
+
+
+def _is_open(steps: Steps, step: str) -> bool:
+    state = steps.state(step)
+    return state in ("none", "working") or (state == "lost" and steps.number(step) < MOST_TRIES)
 
 
 def _train_round(one: Loop, decision: TrainRound) -> None:
@@ -335,24 +359,25 @@ def _move(store: "RunStore", stored: "StoredPlan", status: LoopStatus) -> None:
 
 
 def _end(store: "RunStore", one: Loop, decision: EndLoop) -> None:
-    """Close a loop: report its winner once on the sealed half, where the start was scored."""
+    """Close a loop: report its winner once on the sealed half, where that was asked."""
     report = None if decision.best is None else _closed(one, decision.best)
-    message = " ".join([decision.reason, *(report.sentences if report else [])])
+    words = report.sentences if report else ["The sealed half of the benchmark was not asked."]
+    message = " ".join([decision.reason, *words])
     changes = {} if report is None else {"report": report.model_dump(mode="json")}
     store.loops.move(one.stored.id, OPEN, decision.status, message=message, ended_at=datetime.now(UTC), **changes)
 
 
-def _closed(one: Loop, best: int) -> LoopReport:
-    _, sealed = halves_of(one.plan)
+def _closed(one: Loop, best: int) -> LoopReport | None:
+    """Return what the sealed half says; None where it was not asked, or could not be."""
     column = _column(one.plan)
     sides, withheld = [], ""
     for number in (0, best):
-        job = one.evaluation_of(number)
-        if job is None or job.folder is None:
-            raise AssertionError("the best round and the start were scored")
-        by_number = {question.question: question.score(column) for question in _questions(job)}
-        sides.append([by_number[question] for question in sealed])
-        scores = EvaluationFiles(RunFolder(job.folder)).scores()
+        job = one.steps.last(_sealed(number))
+        if job is None or job.folder is None or state_of(job) != "done":
+            return None
+        files = EvaluationFiles(RunFolder(job.folder))
+        sides.append([question.score(column) for question in files.questions()])
+        scores = files.scores()
         withheld = withheld or (scores.withheld if scores else "")
     return closing(one.plan.settings, _history(one.plan, one.steps), sides[0], sides[1], withheld=withheld)
 

@@ -21,6 +21,8 @@ RESAMPLES = 10_000
 FEWEST_APART = 10
 # How many numbers are drawn at a time: 32 MB of them.
 _CHUNK = 4_000_000
+# Values are few where there are so many times as many questions: drawing a count takes as long as drawing some values.
+_FEW = 4
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,16 @@ def bca(values: Sequence[float], seed: int) -> tuple[float, float]:
 
 
 def _resampled_means(array: "NDArray[np.float64]", seed: int) -> "NDArray[np.float64]":
-    """Return the means of RESAMPLES draws with replacement of as many values as there are."""
+    """Return the means of RESAMPLES draws with replacement of as many values as there are.
+
+    Of few different values it is drawn how often each comes, which is the same and takes a fraction of the time.
+    """
     import numpy as np
 
     random, count = np.random.default_rng(seed), len(array)
+    distinct, counts = np.unique(array, return_counts=True)
+    if len(distinct) * _FEW <= count:
+        return random.multinomial(count, counts / count, RESAMPLES) @ distinct / count
     rows = max(1, _CHUNK // count)
     sizes = [min(rows, RESAMPLES - start) for start in range(0, RESAMPLES, rows)]
     return np.concatenate([array[random.integers(0, count, (size, count))].mean(axis=1) for size in sizes])

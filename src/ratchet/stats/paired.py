@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 # Decimals of a difference. What lies beyond is rounding: means of the same answers in another order.
 _DECIMALS = 12
-# Of the signs' permutations. A p-value of 0.05 then varies by 0.0015 from seed to seed.
-_FLIPS = 20_000
+# Of the patterns of signs. A p-value of 0.05 then varies by 0.002 from seed to seed.
+_FLIPS = 10_000
 _CHUNK = 4_000_000
 # The halvings that bring a difference of 2 below the rounding of a double.
 _HALVINGS = 54

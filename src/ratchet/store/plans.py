@@ -30,6 +30,9 @@ _FIELDS = (
 )
 
 
+_LETTERS = {"loop": "l", "experiment": "x"}  # that ids begin with; those of evaluations begin with e
+
+
 @dataclass(frozen=True)
 class StoredPlan:
     """A loop or an experiment. ``settings`` and ``report`` are its own records as JSON, no report before its end."""
@@ -62,7 +65,7 @@ class PlanStore:
     def add(self, settings: Mapping[str, Any], *, name: str, project: str, status: str) -> StoredPlan:
         """Enter a new one and return it."""
         now = datetime.now(UTC)
-        plan = f"{self.kind[0]}{now:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        plan = f"{_LETTERS[self.kind]}{now:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         fields: dict[str, Any] = {"id": plan, "project": project, "name": name, "settings": dict(settings)}
         row = self._table(**fields, status=status, message="", report=None, created_at=now)
         self._database.write(lambda session: session.add(row))

@@ -32,7 +32,7 @@ class EndpointAnswering:
         self._session, self._config, self._spec = session, config, spec
         key = read_key(self._settings)
         with session.phase("asking the endpoint for its models"):
-            probe(self._settings, key)
+            probe(self._settings, key, session.check)
         self._client = EndpointClient(self._settings, key)
         self._verifier = make_verifier(config.verifier, prefer_answer_tag=config.reward.format_bonus == "tags")
         self._grader = Grader(self._verifier, config.reward, config.rl.max_answer_tokens, prefilled_think=False)

@@ -70,6 +70,8 @@ def work(session: Session, config: RunConfig) -> RunResult:
 
 def _scored(session: Session, config: RunConfig, files: EvaluationFiles, spec: EvaluationSpec) -> EvaluationScores:
     _, prompts = bench_store.read(spec.benchmark_hash)
+    if spec.only is not None:
+        prompts = tuple(prompt for prompt in prompts if prompt.id in set(spec.only))
     session.event("planned", rounds=spec.questions)
     started, count = perf_counter(), len(files.questions())
     answering = _answering(session, config, spec, prompts)
