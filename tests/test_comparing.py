@@ -83,7 +83,7 @@ def test_a_gain_that_is_more_than_chance_is_better():
     main = found.main
     assert main.verdict == "better"
     assert main.sentence == (
-        "Run 7 is better than Base by 8.2 points (95 % interval 4.8 to 11.7): it fixed 60 questions and broke 19."
+        "Run 7 is better than Base by 8.2 points (95 % interval 4.8 to 11.8): it fixed 60 questions and broke 19."
     )
     assert (main.fixed, main.broken) == (list(range(1, 61)), list(range(61, 80)))
     assert (main.left.value, main.right.value) == pytest.approx((240 / 500, 281 / 500))
@@ -102,7 +102,7 @@ def test_a_loss_that_is_more_than_chance_is_worse():
 def test_within_the_noise_says_how_many_questions_would_decide():
     main = compared(*table(fixed=12, broken=8, both=90, neither=90)).main
     assert main.verdict == "within_noise"
-    assert main.to_decide == questions_to_detect(4 / 200, 20 / 200) == 1987
+    assert main.to_decide == questions_to_detect(4 / 200, 20 / 200) == 2043
     assert main.sentence == (
         "Run 7 is 2.0 points above Base, which is within the noise (95 % interval -2.6 to 6.8): it fixed 12 questions and "
         "broke 8. About 2,000 questions would decide a difference as large as this."
@@ -127,6 +127,24 @@ def test_partial_credit_counts_what_went_up_and_down():
     assert (main.test, main.verdict) == ("bootstrap", "better")
     assert "it scored higher on 20 questions and lower on 10." in main.sentence
     assert main.difference == pytest.approx((20 * 0.5 - 10 * 0.25) / 40)
+
+
+def test_partial_credit_is_decided_by_test_and_interval_alike():
+    # Six of eight went up, so the test finds a gain (p = 2 / 64); the interval of so few, in steps of 3/4, holds 0.
+    left = [0.25, 0.25, 0.25, 0.25, 0.5, 0.25, 0.25, 0.25]
+    main = compared(left, [1.0, 0.5, 0.5, 0.5, 0.75, 0.25, 0.25, 1.0]).main
+    assert main.p_value == pytest.approx(2 / 64)
+    assert main.low < 0
+    assert main.verdict == "within_noise"
+
+
+def test_partial_credit_takes_fewer_questions_to_decide_for_smaller_steps():
+    # Mean difference 8 / 160 / 4, mean squared difference 36 / 160 / 16: as if the sides differed on 1.4 % of questions.
+    left = [0.5] * 160
+    right = [0.75] * 22 + [0.25] * 14 + [0.5] * 124
+    main = compared(left, right).main
+    assert main.verdict == "within_noise"
+    assert main.to_decide == questions_to_detect(1 / 80, 36 / 160 / 16)
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -307,7 +325,7 @@ def test_evaluations_that_agree_are_not_refused():
 
 def test_missing_questions_are_refused_by_number():
     left, right = (questions_of(one) for one in table(3, 1, 2, 2))
-    with pytest.raises(Conflict, match="Evaluation e-Run 7 lacks 2 questions that the other one has: 1, 8. "):
+    with pytest.raises(Conflict, match="e-Run 7 lacks 2 questions that the other one has: 1, 8"):
         compare(evaluated("Base", left), left, evaluated("Run 7", right), right[1:-1])
     with pytest.raises(Conflict, match="e-Base scored 8 questions, but 7 are kept"):
         compare(evaluated("Base", left), left[1:], evaluated("Run 7", right), right[1:])

@@ -55,7 +55,7 @@ def test_every_command_shown_exists_with_its_flags(line):
     words = line.split()[1:]
     flags = [word for word in words if word.startswith("--")]
     names = [word for word in words if re.fullmatch("[a-z]+", word)]
-    depth = 2 if names[0] in ("runs", "data", "metric", "adapters") else 1
+    depth = 2 if names[0] in ("runs", "data", "metric", "adapters", "bench", "eval", "experiment", "loop") else 1
     shown = CliRunner().invoke(command, [*names[:depth], "--help"])
     assert shown.exit_code == 0
     assert all(flag in shown.output for flag in flags)

@@ -22,17 +22,37 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 if TYPE_CHECKING:
+    from ratchet.comparison import SideBySide as SideBySide
     from ratchet.config import RunConfig as RunConfig
+    from ratchet.evaluation import Evaluation as Evaluation
+    from ratchet.notebook import compare as compare
     from ratchet.notebook import confirm_report as confirm_report
+    from ratchet.notebook import evaluate as evaluate
     from ratchet.notebook import inspect as inspect
     from ratchet.notebook import resume as resume
     from ratchet.notebook import train as train
     from ratchet.notebook import trial as trial
     from ratchet.records import RunResult as RunResult
 
-__all__ = ["RunConfig", "RunResult", "confirm_report", "inspect", "resume", "train", "trial"]
+__all__ = [
+    "Evaluation",
+    "RunConfig",
+    "RunResult",
+    "SideBySide",
+    "compare",
+    "confirm_report",
+    "evaluate",
+    "inspect",
+    "resume",
+    "train",
+    "trial",
+]
 
 _HOMES = {
+    "Evaluation": "ratchet.evaluation",
+    "SideBySide": "ratchet.comparison",
+    "compare": "ratchet.notebook",
+    "evaluate": "ratchet.notebook",
     "RunConfig": "ratchet.config",
     "RunResult": "ratchet.records",
     "confirm_report": "ratchet.notebook",

@@ -66,7 +66,9 @@ def side_by_side(sides: Sequence[tuple[str, Evaluation, Sequence[QuestionResult]
     pairs = [(first, other) for other in columns_of[1:]] + list(pairwise(columns_of))[1:]
     comparisons = [_compared(before, after) for before, after in pairs]
     names = [name for name in _columns(first) if all(name in _columns(side) for side in columns_of)]
-    notes = list(dict.fromkeys(note for comparison in comparisons for note in comparison.notes))
+    # The bands of the table are the first side's, and so is what is to be known of them.
+    told = [note for comparison in comparisons[: len(sides) - 1] for note in comparison.notes]
+    notes = list(dict.fromkeys(told))
     if len(comparisons) > 2:
         notes.append(
             f"{len(comparisons)} comparisons stand here. Each by itself takes chance for a difference in at most one "
@@ -276,7 +278,7 @@ def _refuse_incomplete(left: _Side, right: _Side) -> None:
                 f"Evaluation {side.evaluation.id} lacks {counted(len(missing), 'question')} that the other one has: "
                 f"{listed([str(number) for number in missing], _MOST_NAMED)}. Run it again to the end, then compare."
             )
-        if len(own) != side.scores.questions or len(own) != len(everything):
+        if len(own) != side.scores.questions:
             raise Conflict(
                 f"Evaluation {side.evaluation.id} scored {counted(side.scores.questions, 'question')}, but "
                 f"{len(own)} are kept. Run it again to the end, then compare."

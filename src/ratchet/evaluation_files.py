@@ -75,13 +75,32 @@ class EvaluationFiles:
         Raises:
             Conflict: a file is damaged.
         """
-        found = []
+        return [question for number in range(1, self.parts_done() + 1) for question in self._read(number)]
+
+    def refuse_torn(self, parts: Sequence[Sequence[int]], answers: int) -> None:
+        """Refuse parts that do not hold each of their questions once, in order and with all answers.
+
+        Args:
+            parts: The numbers of the questions of each part.
+            answers: How many each question has.
+
+        Raises:
+            Conflict: a part does not, or cannot be read.
+        """
         for number in range(1, self.parts_done() + 1):
-            path = self._part(number)
-            with damage_as_error(path):
-                text = path.read_bytes().decode("utf-8", "surrogatepass")
-                found += [QuestionResult.model_validate(json.loads(line)) for line in text.split("\n") if line]
-        return found
+            asked = parts[number - 1] if number <= len(parts) else ()
+            found = self._read(number)
+            if [one.question for one in found] != list(asked) or any(len(one.answers) != answers for one in found):
+                raise Conflict(
+                    f"{self._part(number)} does not hold the questions that it was written with: it is damaged. Remove "
+                    f"it, then its questions are asked again: ratchet eval resume {self.folder.run_id}"
+                )
+
+    def _read(self, number: int) -> list[QuestionResult]:
+        path = self._part(number)
+        with damage_as_error(path):
+            text = path.read_bytes().decode("utf-8", "surrogatepass")
+            return [QuestionResult.model_validate(json.loads(line)) for line in text.split("\n") if line]
 
     def _part(self, number: int) -> Path:
         return self.folder.rollouts_path / f"part-{number:04d}.jsonl"

@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from ratchet import service
+from ratchet.comparison import SideBySide
 from ratchet.config import CompositeVerifier, PythonVerifier, RunConfig, VerifierSettings
 from ratchet.config_text import build, read_file
 from ratchet.errors import Conflict, InvalidSetting
+from ratchet.evaluation import Evaluation
 from ratchet.records import RoundRecord, RunResult
 from ratchet.verifiers import identity, takes_function
 
@@ -94,6 +96,40 @@ def trial(config: Config, *, verifier: VerifierFunction | None = None, out: str 
     """
     settings = _settings(config, verifier)
     return service.run_trial(settings, Path(out) if out else None, function=verifier)
+
+
+def evaluate(
+    subject: str | Path, benchmark: str, *, of_start: bool = False, answers: int = 1, **changes: object
+) -> Evaluation:
+    """Score a run's adapter, a model or an adapter's folder on a benchmark; return what was found.
+
+    Args:
+        subject: A run's id or folder, a model's name or folder.
+        benchmark: The benchmark's name, such as math-pairs.
+        of_start: Of a run, score what it started from instead, asked as the run asks.
+        answers: Answers a question: 1 is greedy, more are sampled.
+        changes: Settings that take the place of the run's, by a leaf's name, such as ``max_answer_tokens=64``.
+
+    Raises:
+        NotFound: there is no such benchmark.
+        RatchetError: it cannot be evaluated, or what failed it.
+    """
+    from ratchet.service.evaluations import Request, evaluate
+
+    texts = {key: str(value) for key, value in changes.items()}
+    return evaluate(Request(str(subject), benchmark, of_start=of_start, answers=answers, changes=texts))
+
+
+def compare(*evaluations: Evaluation | str) -> SideBySide:
+    """Compare evaluations question by question, each later one with the first; ``comparisons`` hold the verdicts.
+
+    Raises:
+        Conflict: they did not ask the same questions in the same way.
+    """
+    from ratchet.service.comparisons import compare_evaluations
+
+    ids = [one if isinstance(one, str) else one.folder for one in evaluations]
+    return compare_evaluations(ids)[0]
 
 
 def _settings(config: Config, verifier: VerifierFunction | None) -> RunConfig:

@@ -50,6 +50,14 @@ def test_gains_that_differ_wildly_are_luck_though_all_are_gains():
     assert judge_seeds({0: scored(90, 0), 1: scored(15, 0), 2: scored(40, 0)}).verdict == "luck"
 
 
+def test_a_proven_mean_is_no_learning_where_a_seed_did_not_gain():
+    seeds = {seed: scored(8, 1) for seed in range(9)} | {9: scored(1, 1)}
+    found = judge_seeds(seeds)
+    assert found.low > 0
+    assert min(found.p_values.values()) > 0.03  # no seed proves anything by itself
+    assert found.verdict == "luck"
+
+
 def test_small_gains_are_no_gain():
     found = judge_seeds({0: scored(6, 4), 1: scored(5, 6), 2: scored(8, 5)})
     assert found.verdict == "no_gain"

@@ -171,6 +171,7 @@ def test_with_all_patterns_the_p_value_is_counted_out(pairs):
 
 def test_drawn_patterns_never_give_zero():
     assert one_sided_p([0.1] * 200, [0.9] * 200) == pytest.approx(1 / 10_001)
+    assert paired_test([0.1] * 200, [0.9] * 200).p_value == pytest.approx(1 / 10_001)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -189,11 +190,13 @@ def test_rounding_is_no_difference():
 
 
 def test_partial_credit_with_few_differences_gets_the_wide_interval():
-    # Five questions gained a half each: as wide as if 2.5 whole questions of 100 had been gained.
-    left, right = [0.5] * 100, [1.0] * 5 + [0.5] * 95
-    low, high = tango(2.5, 0, 100)
-    assert paired_test(left, right).high == pytest.approx(high)
-    assert paired_test(left, right).low == pytest.approx(min(low, 0))
+    # Gains of a half on six questions and of a quarter on two, of 100: as if 7 steps of a half had been gained.
+    left, right = [0.5] * 100, [1.0] * 6 + [0.75] * 2 + [0.5] * 92
+    low, high = tango(7, 0, 100)
+    found = paired_test(left, right)
+    assert found.p_value == pytest.approx(2 / 2**8)
+    assert (found.low, found.high) == pytest.approx((low / 2, high / 2))
+    assert found.low > 0
 
 
 @pytest.mark.parametrize(

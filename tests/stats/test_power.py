@@ -39,6 +39,12 @@ def test_without_a_gain_power_is_at_most_half_of_alpha():
         assert power_of(questions, 0.0, 0.3) <= ALPHA / 2
 
 
+def test_a_p_value_at_the_limit_finds_nothing():
+    # Three of three fixed: p = 2 / 8, which is not below 0.25.
+    assert power_of(3, 1.0, 1.0, alpha=0.25) == 0
+    assert power_of(3, 1.0, 1.0, alpha=0.26) == pytest.approx(1)
+
+
 def test_many_questions_are_summed_where_the_weight_is():
     # The normal approximation: n = (1.96 sqrt(d) + 0.8416 sqrt(d - g^2))^2 / g^2 (Connor 1987, Biometrics 43).
     discordance, gain = 0.2, 0.005

@@ -153,6 +153,26 @@ def test_what_a_loop_does_next(rounds, decision):
     assert decide(LOOP, rounds) == decision
 
 
+@pytest.mark.parametrize(
+    ("before", "fixed", "broken", "goes_on"),
+    [
+        ([scored(0, 100)], 3, 1, True),  # p = 5/16
+        ([scored(0, 100)], 21, 19, True),  # p = 0.437
+        ([scored(0, 100)], 51, 49, False),  # p = 0.460, too little for a sign of gain over the rounds before
+        ([scored(0, 80), scored(1, 100)], 1, 1, True),  # round 1 is a real gain; p = 3/4 against it
+        ([scored(0, 80), scored(1, 100)], 2, 3, False),  # p = 26/32: fallen back behind it
+    ],
+)
+def test_how_little_is_a_sign_of_gain(before, fixed, broken, goes_on):
+    decision = decide(LoopSettings(patience=1), [*before, swapped(len(before), fixed, broken)])
+    assert isinstance(decision, TrainRound) == goes_on
+    assert goes_on or decision.status == "plateaued"
+
+
+def test_all_rounds_that_a_loop_may_have_are_trained():
+    assert decide(LoopSettings(max_rounds=2), rising(100, 120)) == TrainRound(round=2, on_top_of=1)
+
+
 STOPPED = {
     "before anything": ([], "stopped"),
     "between rounds": (rising(100, 120), "stopped"),

@@ -58,7 +58,7 @@ def loop() -> click.Command:
             click.Command(
                 "resume",
                 callback=_resume,
-                help="Go on with a loop that was stopped or failed; or with one that ended, under higher limits.",
+                help="Go on with a loop that was stopped or failed, if asked under other limits.",
                 params=[
                     click.Argument(["loop_id"], metavar="LOOP"),
                     *_limits(),

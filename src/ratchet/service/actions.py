@@ -17,6 +17,9 @@ _COMMANDS: dict[Action, str] = {
     "launch": "ratchet runs launch {}",
     "drop": "ratchet runs drop {}",
 }
+# What an evaluation is stopped, gone on with and looked at by.
+_OF_EVALUATIONS: dict[Action, str] = {"stop": "ratchet eval stop {}", "resume": "ratchet eval resume {}"}
+_SCORES = "ratchet eval show {}"
 _WORDS: dict[Action, str] = {
     "stop": "stopped",
     "resume": "resumed",
@@ -34,7 +37,7 @@ def possible(status: str, ending: Ending | None, kind: RunKind) -> tuple[Action,
     Args:
         status: One of ``records.RunStatus``, or interrupted: at work once, and now by nobody.
         ending: How it ended, None where it has not.
-        kind: Full or trial.
+        kind: Full, trial or evaluation.
     """
     if status == "draft":
         return "launch", "duplicate", "drop"
@@ -42,6 +45,9 @@ def possible(status: str, ending: Ending | None, kind: RunKind) -> tuple[Action,
     if status in ("queued", *AT_WORK):
         found.append("stop")
     is_cut_short = status == "interrupted" or (status in ("stopped_early", "failed") and ending in RESUMABLE)
+    if kind == "evaluation":
+        is_cut_short = is_cut_short or (status == "cancelled" and ending in RESUMABLE)
+        return (*found, "resume") if is_cut_short else tuple(found)
     if is_cut_short and kind == "full":
         found.append("resume")
     if status in ("failed", "cancelled") and kind == "full":
@@ -53,7 +59,10 @@ def possible(status: str, ending: Ending | None, kind: RunKind) -> tuple[Action,
 
 def commands(run: str, status: str, ending: Ending | None, kind: RunKind) -> list[str]:
     """Return the commands for what can be done with a run; arguments as of ``possible``."""
-    return [_COMMANDS[action].format(run) for action in possible(status, ending, kind)]
+    allowed = possible(status, ending, kind)
+    if kind == "evaluation":
+        return [text.format(run) for text in (*(_OF_EVALUATIONS[action] for action in allowed), _SCORES)]
+    return [_COMMANDS[action].format(run) for action in allowed]
 
 
 def refuse(action: Action, run: str, status: str, ending: Ending | None, kind: RunKind) -> None:
@@ -66,6 +75,6 @@ def refuse(action: Action, run: str, status: str, ending: Ending | None, kind: R
     if action in allowed:
         return
     state = status.replace("_", " ") + (f" ({ending.replace('_', ' ')})" if ending else "")
-    trial = "a trial and is " if kind == "trial" else ""
+    what = {"full": "", "trial": "a trial and is ", "evaluation": "an evaluation and is "}[kind]
     told = ", ".join(commands(run, status, ending, kind))
-    raise Conflict(f"Run {run} is {trial}{state}, so it cannot be {_WORDS[action]}. What is possible: {told}.")
+    raise Conflict(f"Run {run} is {what}{state}, so it cannot be {_WORDS[action]}. What is possible: {told}.")

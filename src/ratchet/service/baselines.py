@@ -38,21 +38,19 @@ def with_baseline(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"verifier": _rewarding(asked, evaluation), "reward": reward})
 
 
-def note_on(config: RunConfig) -> str:
-    """Say where a run's verifier comes from, "" without a baseline."""
-    if not config.baseline or config.verifier is None:
-        return ""
-    asked = RunFolder.at(find_evaluation(config.baseline).folder).read_config()
-    if asked.verifier is not None and asked.verifier.kind == config.verifier.kind:
-        return f"Verifier and metric are taken from the baseline {config.baseline}."
-    return f"The verifier is this run's own, not that of its baseline {config.baseline}."
+def note_on(baseline: str, *, is_own: bool) -> str:
+    """Say where a run's verifier comes from: it is the run's own, or its baseline's."""
+    if is_own:
+        return f"The verifier is this run's own, whatever its baseline {baseline} was measured with."
+    return f"Verifier and metric are taken from the baseline {baseline}."
 
 
 def _refuse_other_data(config: RunConfig, evaluation: Evaluation, benchmark: BenchmarkSpec) -> None:
     """Refuse a baseline that was not measured on the run's own data."""
     data = config.data
     own = f"{data.name}@{data.version}" if isinstance(data, DatasetData) and data.version else ""
-    is_same = benchmark.origin == own if own else benchmark.source == "built_in" and data.source in benchmark.origin
+    source = benchmark.origin.partition(":")[0] if benchmark.source == "built_in" else ""
+    is_same = benchmark.origin == own if own else source == data.source
     if not is_same:
         raise InvalidSetting(
             f"Baseline {evaluation.id} was measured on benchmark {benchmark.name}, made of {benchmark.origin}, not of "

@@ -9,6 +9,7 @@ from ratchet.benchmark import ACCURACY, ANSWERED, FORMAT
 from ratchet.comparison import Comparison, PairedTest, SideBySide, Verdict
 from ratchet.evaluation import AnswerGroup, Evaluation, GivenAnswer, QuestionResult, Score, SubjectKind
 from ratchet.shown import counted
+from ratchet.verifiers import METRICS
 
 GROUP_TITLES: dict[AnswerGroup, str] = {
     "right": "right",
@@ -90,10 +91,14 @@ def column_meaning(name: str, *, partly: bool) -> str:
         return f"questions with a right answer among {name.removeprefix(_PASS_AT)}"
     if name == ACCURACY:
         return "mean score of the answers, with credit for parts" if partly else "answers that are right"
-    return {
+    own = {
         FORMAT: "answers in the form that was asked for",
         ANSWERED: "answers that ended by themselves and are not empty",
-    }.get(name, "reported by the verifier")
+    }
+    # No two kinds of verifier call different measures by the same name.
+    parts = {part: text for metrics in METRICS.values() for part, text in metrics.items()}
+    meaning = own.get(name) or parts.get(name, "reported by the verifier").rstrip(".")
+    return meaning[0].lower() + meaning[1:]
 
 
 def outcome(answer: GivenAnswer) -> str:

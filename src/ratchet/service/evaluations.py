@@ -148,7 +148,9 @@ def find_evaluation(evaluation: str) -> Evaluation:
 
 def questions_of(evaluation: str) -> list[QuestionResult]:
     """Return the questions that an evaluation has graded answers to. Errors as of ``find_evaluation``."""
-    return EvaluationFiles(find_run(evaluation)).questions()
+    files = EvaluationFiles(find_run(evaluation))
+    files.spec()
+    return files.questions()
 
 
 def write_failures(evaluation: str, path: Path) -> int:
@@ -159,10 +161,11 @@ def write_failures(evaluation: str, path: Path) -> int:
         Conflict: all answers are right, or the file cannot be written.
     """
     files = EvaluationFiles(find_run(evaluation))
+    content_hash = files.spec().benchmark_hash
     failed = {one.question for one in files.questions() if one.correctness < 1}
     if not failed:
         raise Conflict(f"Evaluation {evaluation} has no question that was not answered right.")
-    _, prompts = bench_store.read(files.spec().benchmark_hash)
+    _, prompts = bench_store.read(content_hash)
     rows = [
         {"id": str(prompt.id), **prompt.extras, "prompt": list(prompt.messages), "ground_truth": prompt.ground_truth}
         for prompt in prompts

@@ -145,7 +145,7 @@ def resume_experiment(id: str) -> None:
         one = _read(store, store.experiments.get(id))
         if one.stored.status not in ("stopped", "failed"):
             raise Conflict(f"Experiment {id} is {one.stored.status}: there is nothing to go on with.")
-        resume_stopped(one.steps)
+        resume_stopped(one.steps, [step.name for step in one.plan if not _is_built_upon(one, step)])
         steps = steps_of(store, f"experiment/{id}")
         forget(store, [run for step, tries in steps.tries.items() if steps.state(step) == "lost" for run in tries])
         changes = {"message": "", "ended_at": None, "stop_requested_at": None}
@@ -195,6 +195,11 @@ def _is_next(one: Experiment, step: Step) -> bool:
     # Nothing is trained before the start is measured: the baseline is what the training is judged by.
     earlier = [other for other in one.plan if other.phase == "measuring"]
     return step.phase == "measuring" or all(one.steps.state(other.name) == "done" for other in earlier)
+
+
+def _is_built_upon(one: Experiment, step: Step) -> bool:
+    """Tell whether a step has been begun that goes on from this one, or scores it."""
+    return any(one.steps.number(other.name) for other in one.plan if other.run == step.name)
 
 
 def _phase(one: Experiment) -> ExperimentStatus:

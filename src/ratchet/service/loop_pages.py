@@ -26,6 +26,8 @@ def write_chart(loop: Loop, path: Path) -> Path:
 def head_of(loop: Loop) -> LoopHead:
     """Return what stands above a loop's rounds."""
     stored = loop.stored
+    # What the report says stands in the page by itself.
+    said = " ".join(loop.report.sentences) if loop.report else ""
     until = stored.ended_at or datetime.now(UTC)
     return LoopHead(
         name=stored.name,
@@ -33,7 +35,7 @@ def head_of(loop: Loop) -> LoopHead:
         column=str(loop.plan.settings.score_column),
         status=stored.status,  # type: ignore[arg-type]  # the database holds no other
         elapsed_seconds=(until - stored.created_at).total_seconds(),
-        reason=stored.message,
+        reason=stored.message.removesuffix(said).rstrip(),
     )
 
 

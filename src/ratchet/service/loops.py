@@ -104,17 +104,18 @@ def create_loop(plan: LoopPlan) -> "StoredPlan":
         NotFound, Conflict, InvalidSetting: the benchmark or the start is not there, or they do not fit.
     """
     benchmark = find_benchmark(plan.benchmark_hash).spec
-    column = plan.settings.score_column or benchmark.score_columns[0]
     name = plan.settings.name or f"{benchmark.name}, {plan.config.model}"
-    filled_in = plan.settings.model_copy(update={"score_column": column, "name": name})
-    plan = plan.model_copy(update={"settings": filled_in})
-    if column not in benchmark.score_columns:
+    plan = plan.model_copy(update={"settings": plan.settings.model_copy(update={"name": name})})
+    _, spec = put_together(_of_start(plan, Steps("", {})))
+    is_given = "score_column" in plan.settings.model_fields_set
+    column = plan.settings.score_column if is_given else spec.main_column
+    if column not in spec.score_columns:
         raise InvalidSetting(
-            f"Score column is {column}, but benchmark {benchmark.name} has "
-            f"{', '.join(benchmark.score_columns)}. Choose one of these.",
+            f"Score column is {column}, but benchmark {benchmark.name} has {', '.join(spec.score_columns)} with these "
+            "settings. Choose one of these.",
             "score_column",
         )
-    put_together(_of_start(plan, Steps("", {})))
+    plan = plan.model_copy(update={"settings": plan.settings.model_copy(update={"score_column": column})})
     with open_store() as store:
         return store.loops.add(
             plan.model_dump(mode="json"), name=plan.settings.name, project=plan.config.project, status="queued"
@@ -172,16 +173,27 @@ def resume_loop(id: str, changes: Mapping[str, Any] | None = None) -> None:
             )
         settings = one.plan.settings.model_copy(update=dict(changes or {}))
         plan = one.plan.model_copy(update={"settings": settings})
-        resume_stopped(one.steps)
+        resume_stopped(one.steps, _last_steps(one.steps))
         forget(store, _lost_at_the_end(steps_of(store, f"loop/{id}")))
         fresh = {"settings": plan.model_dump(mode="json"), "message": "", "ended_at": None, "stop_requested_at": None}
         store.loops.move(id, [stored.status], "queued", report=None, **fresh)
 
 
+def _last_round(steps: Steps) -> int:
+    return max((int(step.partition("/")[0]) for step in steps.tries), default=0)
+
+
+def _last_steps(steps: Steps) -> list[str]:
+    """Return the steps upon which nothing was built yet: those of the last round, and of the sealed half."""
+    number = _last_round(steps)
+    last = _score(number) if steps.number(_score(number)) else _train(number)
+    return [last, *(step for step in steps.tries if step.endswith("/sealed"))]
+
+
 def _lost_at_the_end(steps: Steps) -> "list[StoredRun]":
     """Return the jobs that failed after the last round that came to something: they are tried anew."""
     lost: list[StoredRun] = []
-    number = max((int(step.partition("/")[0]) for step in steps.tries), default=0)
+    number = _last_round(steps)
     while number and steps.state(_train(number)) == "lost":
         lost += steps.tries[_train(number)]
         number -= 1
@@ -206,6 +218,8 @@ def conduct(store: "RunStore", stored: "StoredPlan") -> None:
     if isinstance(decision, EndLoop):
         if _asks_sealed(one, decision):
             _move(store, stored, "benchmarking")
+            return
+        if one.steps.at_work:  # of the sealed half, and asked to stop
             return
         _reclaim(one, decision.best)
         _end(store, one, decision)
@@ -299,6 +313,7 @@ def _of_start(plan: LoopPlan, steps: Steps) -> Request:
         config=plan.config,
         project=plan.config.project,
         only=halves_of(plan)[0],
+        name=f"{plan.settings.name}: start, choosing half",
     )
 
 
@@ -308,7 +323,10 @@ def _benchmark_round(one: Loop, decision: BenchmarkRound) -> None:
 
 def _of_round(one: Loop, number: int, step: str, questions: tuple[int, ...]) -> Request:
     """Return what is asked to benchmark a round on some of the questions."""
-    asked = replace(_of_start(one.plan, one.steps), owner=one.steps.owner_of(step), only=questions)
+    what = "start" if number == 0 else f"round {number}"
+    half = "sealed" if step == _sealed(number) else "choosing"
+    name = f"{one.plan.settings.name}: {what}, {half} half"
+    asked = replace(_of_start(one.plan, one.steps), owner=one.steps.owner_of(step), only=questions, name=name)
     if number == 0:
         return asked
     run = one.run_of(number)
@@ -361,7 +379,8 @@ def _move(store: "RunStore", stored: "StoredPlan", status: LoopStatus) -> None:
 def _end(store: "RunStore", one: Loop, decision: EndLoop) -> None:
     """Close a loop: report its winner once on the sealed half, where that was asked."""
     report = None if decision.best is None else _closed(one, decision.best)
-    words = report.sentences if report else ["The sealed half of the benchmark was not asked."]
+    is_asked = decision.status not in _RESUMABLE
+    words = report.sentences if report else [f"The sealed half {'could not be' if is_asked else 'was not'} asked."]
     message = " ".join([decision.reason, *words])
     changes = {} if report is None else {"report": report.model_dump(mode="json")}
     store.loops.move(one.stored.id, OPEN, decision.status, message=message, ended_at=datetime.now(UTC), **changes)

@@ -107,7 +107,8 @@ def stop(run_or_folder: str) -> Stopping:
         if run.status in ENDS:
             raise Conflict(f"Run {run.id} has ended already ({run.status.replace('_', ' ')}).")
         if not run.is_kept and not folder.is_locked():
-            raise Conflict(f"Nobody works on run {run.id}: it was cut short. Go on with it: ratchet resume {run.id}")
+            command = "ratchet eval resume" if run.kind == "evaluation" else "ratchet resume"
+            raise Conflict(f"Nobody works on run {run.id}: it was cut short. Go on with it: {command} {run.id}")
         folder.ask_to_stop("user")
         store.change(run.id, stop_requested_at=datetime.now(UTC))
     return "asked"

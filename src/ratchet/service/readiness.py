@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +48,12 @@ def check_run(
         refuse_unusable(out)
     with faults.gathered():
         check_artifacts()
-    from ratchet.service.baselines import with_baseline
+    from ratchet.service.baselines import note_on, with_baseline
     from ratchet.service.datasets import with_version
     from ratchet.service.metrics import with_source
 
     there = set()
+    is_own = config.verifier is not None
     with faults.gathered():
         config = with_source_found(config)
         there.add("start")
@@ -64,9 +66,11 @@ def check_run(
         config = with_baseline(config) if "data" in there else config
         config = with_source(config)
         there.add("metric")
+    if config.baseline and config.verifier is None:
+        faults.raise_any()  # nothing grades: what would be said of that is not what is wrong
     own_test, benchmarks = _test_rows(config)
     given = [Benchmark(file.name, file, is_asked_for=True) for file in against]
-    return check(
+    report = check(
         config,
         function,
         own_test=own_test,
@@ -74,6 +78,8 @@ def check_run(
         faults=faults,
         has_rows=there == {"start", "data", "metric"},
     )
+    note = (note_on(config.baseline, is_own=is_own),) if config.baseline else ()
+    return replace(report, notes=(*note, *report.notes))
 
 
 def prepared_run(

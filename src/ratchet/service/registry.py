@@ -65,7 +65,9 @@ def new_run(
         Conflict, DiskFull: one of them cannot be made, or somebody else has launched or dropped the draft meanwhile.
     """
     source = {"run": origin.run, "relation": origin.relation} if origin and origin.run else None
-    folder = RunFolder.create(config, out, confirmation, kind, source, further)
+    # Who works on it is in its record from the first moment on: whoever finds it there enters it as it was meant.
+    record = {**(further or {}), **({"kept": True} if is_kept else {})}
+    folder = RunFolder.create(config, out, confirmation, kind, source, record)
     try:
         with open_store() as store:
             register(store, folder, is_kept=is_kept, draft=origin.draft if origin else None)

@@ -4,7 +4,7 @@ Nothing is counted beside them: whoever conducts looks at the steps that exist a
 process that is killed between two steps, or in the middle of one, loses nothing and doubles nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -107,10 +107,13 @@ def forget(store: "RunStore", runs: "Sequence[StoredRun]") -> None:
         store.change(run.id, owner=None)
 
 
-def resume_stopped(steps: Steps) -> int:
-    """Let the keeper go on with steps that were stopped or interrupted; return how many there were."""
+def resume_stopped(steps: Steps, names: Iterable[str]) -> int:
+    """Let the keeper go on with those of some steps that were stopped; return how many there were.
+
+    Not named may be what was built upon since: an adapter that was scored is not to become another one.
+    """
     resumed = 0
-    for step in steps.tries:
+    for step in names:
         run = steps.last(step)
         if run is not None and run.ending == "stopped" and run.ending in RESUMABLE:
             with suppress(RatchetError):

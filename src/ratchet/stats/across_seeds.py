@@ -40,9 +40,9 @@ class AcrossSeeds:
 def judge_seeds(seeds: Mapping[int, tuple[Sequence[float], Sequence[float]]]) -> AcrossSeeds:
     """Say whether training gains, over seeds.
 
-    Learning: the interval over questions and seeds lies above 0, and no seed lost. Worse: it lies below 0. Luck: it
-    does not, yet a seed gained by its own paired test, made stricter by the number of seeds (Bonferroni). No gain: none
-    of these.
+    Learning: the interval over questions and seeds lies above 0, and each seed gained. Worse: it lies below 0. Luck: it
+    lies above 0 but not each seed gained, or it holds 0 and yet a seed gained by its own paired test, made stricter by
+    the number of seeds (Bonferroni). No gain: none of these.
 
     Args:
         seeds: For each seed the scores of the starting model and of the adapter, one of 0..1 a question, all in the

@@ -122,7 +122,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """Return the probability that at least one of k answers is right, estimated without bias from n answers.
 
     ``1 - C(n - c, k) / C(n, k)`` (Chen et al. 2021, arXiv:2107.03374, section 2.1), as the product of
-    ``1 - k / i`` over i = n - c + 1 .. n, which no large number overflows.
+    ``1 - k / i`` over i = n - c + 1 .. n, which no large number overflows. With fewer than k wrong ones a factor is 0.
 
     Args:
         n: Answers that were sampled.
@@ -134,8 +134,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """
     if not (0 <= c <= n and 1 <= k <= n):
         raise ValueError(f"pass@{k} cannot be estimated from {c} right of {n} answers")
-    if n - c < k:
-        return 1.0
     none_right = 1.0
     for i in range(n - c + 1, n + 1):
         none_right *= 1 - k / i

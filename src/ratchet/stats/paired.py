@@ -138,13 +138,16 @@ def _falls_below(limit: float, score: Callable[[float], float], low: float, high
 def _interval(differences: Sequence[float], seed: int) -> tuple[float, float]:
     """Return the bootstrap interval of a mean difference.
 
-    Where too few questions differ to draw from, Tango's with the sums of what was gained and lost: of all differences
-    with these sums, those of whole questions spread most, so that it errs on the wide side.
+    Where too few questions differ to draw from, Tango's with the sums of what was gained and lost, counted in steps of
+    the largest difference seen: of all differences up to that with these sums, whole steps spread most, so that it errs
+    on the wide side. Where none was seen a step is a whole question.
     """
     if apart(differences) >= FEWEST_APART:
         return bca(differences, seed)
-    gained, lost = sum(d for d in differences if d > 0), -sum(d for d in differences if d < 0)
-    return tango(gained, lost, len(differences))
+    step = max(map(abs, differences)) or 1.0
+    gained, lost = sum(d for d in differences if d > 0) / step, -sum(d for d in differences if d < 0) / step
+    low, high = tango(gained, lost, len(differences))
+    return low * step, high * step
 
 
 def _sign_flips(differences: Sequence[float], seed: int) -> tuple[float, float]:

@@ -45,7 +45,7 @@ def expected_discordance(base: float, gain: float, correlation: float = CORRELAT
     if not (0 <= base <= 1 and 0 <= other <= 1):
         raise ValueError(f"accuracies of {base:g} and {other:g} are not both in 0..1")
     both = base * other + correlation * sqrt(base * (1 - base) * other * (1 - other))
-    return max(abs(gain), base + other - 2 * min(both, base, other))
+    return max(abs(gain), base + other - 2 * both)
 
 
 def power_of(questions: int, gain: float, discordance: float, alpha: float = ALPHA) -> float:

@@ -109,10 +109,10 @@ def expected_flattery(scores: Sequence[Sequence[float]], seed: int = 0) -> float
 
 
 def _nearer(means: "NDArray[np.float64]", rest: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """Return (R,) means moved towards their common one by the share of their variance that noise explains."""
+    """Return (R,) means with their differences shrunk by the share of their variance that noise explains."""
     seen, noise = means.var(ddof=1), rest.var(axis=0, ddof=1).mean() / rest.shape[1]
     true_share = max(0.0, 1 - noise / seen) if seen > 0 else 0.0
-    nearer: NDArray[np.float64] = means.mean() + true_share * (means - means.mean())
+    nearer: NDArray[np.float64] = true_share * means  # what they have in common chooses nothing
     return nearer
 
 

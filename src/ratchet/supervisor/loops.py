@@ -11,10 +11,10 @@ start at first, so that small gains add up), and the verdict on the sealed half.
 loop that gains nothing in at most ALPHA = 5 % of loops. Half of that goes to the sealed verdict (a two-sided test at
 5 % says "better" by chance in 2.5 %). The other half is shared by the rounds: round r may spend 1 / (r (r + 1)) of it,
 which sums to 1 however many rounds there are (Bonferroni, whatever rounds have in common; spent as in a trial that is
-looked at again and again, Lan and DeMets 1983, Biometrika 70). So a loop that is gone on with, or given more rounds, changes nothing
-that was said of it. Rounds' tests are exact, each round is tested once, and an anchor that won by luck only makes the
-next test harder. Scores, changes, BEST and "target reached" are what was seen on the choosing half: none of them says
-that something got better, and the words around them must not either.
+looked at again and again, Lan and DeMets 1983, Biometrika 70). So a loop that is given more rounds changes nothing that
+was said of it. Each round is tested once, exactly where answers are right or wrong, and an anchor that won by luck only
+makes the next test harder. Scores, changes, BEST and "target reached" are what was seen on the choosing half: none of
+them says that something got better, and the words around them must not either.
 
 When a loop gives up
 --------------------
@@ -26,10 +26,21 @@ question. The level is that high because an anchor owes part of its score to luc
 gain less than they do. The second has no such luck: the mean, question by question, of the ``patience`` + 1 scored
 rounds before, with SIGN = 0.45. It takes no more rounds, or what was gained long ago would hide a plateau for ever.
 
-Simulated (tests/supervisor/test_loop_simulations.py; pass probabilities from beta distributions, answers drawn anew
-each round, wholly or in part, 200 questions in the choosing half, patience 2, 8 rounds):
+Simulated (tests/supervisor/test_loop_simulations.py has the models; 200 questions in either half, one greedy answer to
+each; pass probabilities uniform unless said otherwise):
 
-    NUMBERS
+    no gain, 10 rounds, no giving up: claims one, in 1,500 loops      all answers redrawn each round 2.8 %, half of
+                                                                       them 3.6 % (upper 95 % bounds 3.6 and 4.5 %)
+    gains 5 points a round over the last round: given up, in 500       redrawn 0.6 %; few easy or hard questions 2.4 %
+    gains 5 points a round over the best so far: given up, in 500      0.7 redrawn 4.4 %; all redrawn, 256 questions
+                                                                       5.4 %, 200 questions 11 %; the same with few
+                                                                       easy or hard questions 14 %
+    no gain: rounds trained of 8, on average                           3.6; half redrawn 4.1
+    20 points in round 1, nothing after: rounds trained of 12          6.2
+
+Where more than one in ten is given up, a lucky round was taken for the best and trained on again, so that the loop
+gained less than 5 points a round in truth. With patience 1 three of ten loops that gain are given up, with 3 one in
+fifty.
 """
 
 from collections.abc import Mapping, Sequence

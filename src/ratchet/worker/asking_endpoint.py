@@ -37,7 +37,7 @@ class EndpointAnswering:
         self._verifier = make_verifier(config.verifier, prefer_answer_tag=config.reward.format_bonus == "tags")
         self._grader = Grader(self._verifier, config.reward, config.rl.max_answer_tokens, prefilled_think=False)
         self._parts = [prompts[start : start + _PART_QUESTIONS] for start in range(0, len(prompts), _PART_QUESTIONS)]
-        self.parts = len(self._parts)
+        self.parts: Sequence[Sequence[int]] = [[prompt.id for prompt in part] for part in self._parts]
 
     def answer(self, part: int) -> list[QuestionResult]:
         """Ask the questions of a part and grade the answers as they come."""

@@ -33,9 +33,9 @@ from ratchet.worker.start import from_own_copy
 
 
 class Answering(Protocol):
-    """What answers a benchmark's questions, a part at a time."""
+    """What answers a benchmark's questions, a part at a time; ``parts`` are the numbers of each part's questions."""
 
-    parts: int
+    parts: Sequence[Sequence[int]]
 
     def answer(self, part: int) -> list[QuestionResult]:
         """Answer the questions of a part, counted from 0, and grade the answers."""
@@ -73,10 +73,12 @@ def _scored(session: Session, config: RunConfig, files: EvaluationFiles, spec: E
     if spec.only is not None:
         prompts = tuple(prompt for prompt in prompts if prompt.id in set(spec.only))
     session.event("planned", rounds=spec.questions)
-    started, count = perf_counter(), len(files.questions())
+    started = perf_counter()
     answering = _answering(session, config, spec, prompts)
     try:
-        for part in range(files.parts_done(), answering.parts):
+        files.refuse_torn(answering.parts, spec.answers_per_question)
+        count = len(files.questions())
+        for part in range(files.parts_done(), len(answering.parts)):
             session.check()
             before = perf_counter()
             results = answering.answer(part)
@@ -128,7 +130,7 @@ class _LocalAnswering:
         self._asking = Asking.of(config, spec.answers_per_question)
         size = part_size(chosen_device(config.device).type, spec.answers_per_question)
         self._parts = parts_of(self._prepared.heldout, size)
-        self.parts = len(self._parts)
+        self.parts: Sequence[Sequence[int]] = [[one.prompt.id for one in part] for part in self._parts]
 
     def answer(self, part: int) -> list[QuestionResult]:
         """Answer the questions of a part; see ``Answering``."""

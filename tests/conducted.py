@@ -1,0 +1,218 @@
+"""A conductor over jobs that are faked: each writes into its run folder what a real worker would, at once.
+
+What is real: database, run folders, checks, the start from an adapter, the journal and how it is taken in.
+"""
+
+import json
+import shutil
+from zlib import crc32
+
+from ratchet.adapter_files import weights_sha256
+from ratchet.datasets import bench_store
+from ratchet.evaluation import GivenAnswer, QuestionResult
+from ratchet.evaluation_files import EvaluationFiles
+from ratchet.files import ratchet_home, write_atomically
+from ratchet.model_files import locate
+from ratchet.outside import close_from_outside
+from ratchet.records import AT_WORK, RoundRecord, Seconds, Validation
+from ratchet.run_folder import RunFolder
+from ratchet.scoring import scores_of
+from ratchet.service import benchmarks
+from ratchet.service.conduct import Conductor
+from ratchet.store import Database, RunStore
+from ratchet.supervisor.ingest import ingest
+
+from .adapters import tiny_adapter
+from .small_runs import small
+
+QUESTIONS = 40
+CONFIRMED = {"key": "confirmed elsewhere"}
+# How a faked job may end, apart from its whole course: (status, ending, whether there is an adapter).
+ENDS = {
+    "done": ("completed", "all_rounds", True),
+    "early": ("stopped_early", "out_of_memory", True),
+    "failed": ("failed", "error", False),
+}
+
+
+def make_adapter(path):
+    """Save an adapter as the settings of ``small`` ask for it; whoever fakes a run takes a copy with other weights."""
+    return tiny_adapter(path, rank=8)
+
+
+def pairs(name="pairs", heldout=QUESTIONS, **settings):
+    """Keep a benchmark of Math Pairs with few questions; return its content hash."""
+    return benchmarks.add_built_in("math-pairs", {"heldout": heldout, **settings}, name=name).benchmark.content_hash
+
+
+def config(**changes):
+    return small(**changes).resolved()
+
+
+class Stage:
+    """Loops and experiments, a conductor over them, and jobs that do as a test says.
+
+    Attributes:
+        shares: Step -> share of its questions answered right; else that of its round, or of its kind.
+        ends: Step -> how each of its tries ends, a key of ``ENDS``; "done" where nothing is said.
+        order: The steps in the order in which they were worked on, without their owner.
+    """
+
+    def __init__(self, adapter):
+        self.store = RunStore(Database())
+        self.adapter = adapter
+        self.shares = {}
+        self.ends = {}
+        self.order = []
+        self.said = []
+        self.conductor = Conductor(self.store, self.said.append)
+
+    def close(self):
+        self.store._database.close()
+
+    def pass_(self):
+        self.conductor.step()
+
+    def work(self):
+        """Take the oldest job that waits and do all of it; tell whether there was one."""
+        run = self.begin()
+        if run is None:
+            return False
+        self.finish(run)
+        return True
+
+    def begin(self):
+        """Take the oldest job that waits and begin it; return it."""
+        run = self.store.claim("here", "cpu0", lambda run: True)
+        if run is None:
+            return None
+        folder = RunFolder(run.folder)
+        folder.append_event("started", run=run.id, resumed=False)
+        return ingest(self.store, run, folder)
+
+    def finish(self, run):
+        """Do all of a job that was begun."""
+        folder, step = RunFolder(run.folder), step_of(run)
+        self.order.append(step)
+        ends = self.ends.get(step, [])
+        end = ends.pop(0) if ends else "done"
+        if run.kind == "evaluation":
+            self._evaluate(folder, step, end)
+        else:
+            self._train(folder, end)
+        ingest(self.store, self.store.get(run.id), folder)
+
+    def stop_at_work(self):
+        """End what was begun and asked to stop as a worker does: a run that has an adapter keeps it."""
+        for run in self.store.all(statuses=AT_WORK):
+            folder = RunFolder(run.folder)
+            if folder.stop_path.exists():
+                close_from_outside(folder, "stopped", "Stopped as asked.")
+                ingest(self.store, run, folder)
+
+    def first_round(self, run):
+        """Let a run that was begun score its start and keep an adapter."""
+        folder = RunFolder(run.folder)
+        self._keep_adapter(folder)
+        ingest(self.store, self.store.get(run.id), folder)
+
+    def until_ended(self, find, passes=60):
+        """Take passes, a job between two of them, until what ``find`` returns has ended; return it."""
+        for _ in range(passes):
+            self.pass_()
+            one = find()
+            if one.stored.ended_at is not None:
+                return one
+            self.work()
+        raise AssertionError(f"does not end: {self.said}, {self.order}")
+
+    def steps(self, owner):
+        """Return step -> its jobs, oldest first."""
+        found = {}
+        for run in self.store.owned_by(owner):
+            found.setdefault(step_of(run), []).append(run)
+        return found
+
+    def folders(self):
+        """Return the names of all run folders."""
+        return sorted(place.name for place in (ratchet_home() / "runs").glob("*"))
+
+    def _evaluate(self, folder, step, end):
+        files = EvaluationFiles(folder)
+        spec = files.spec()
+        folder.append_event("planned", rounds=spec.questions)
+        if end != "done":
+            _closed(folder, *ENDS[end][:2])
+            return
+        _, prompts = bench_store.read(spec.benchmark_hash)
+        asked = [prompt for prompt in prompts if spec.only is None or prompt.id in spec.only]
+        right = round(self._share(step) * len(asked))
+        results = [_answered(prompt, place < right) for place, prompt in enumerate(asked)]
+        files.write_part(1, results)
+        folder.append_event("answered", done=len(results), of=spec.questions, seconds=1.0)
+        scores = scores_of(results, spec.score_columns, seconds=1.0, cost=None)
+        files.write_scores(scores)
+        folder.append_event("scored", scores=scores.model_dump(mode="json"))
+        shutil.rmtree(folder.start_path, ignore_errors=True)
+        _closed(folder, "completed", "all_rounds")
+
+    def _share(self, step):
+        if step in self.shares:
+            return self.shares[step]
+        first, _, rest = step.partition("/")
+        return self.shares.get(first, self.shares.get(rest, 0.5))
+
+    def _train(self, folder, end):
+        status, ending, has_adapter = ENDS[end]
+        if has_adapter:
+            self._keep_adapter(folder)
+        checksum = weights_sha256(folder.adapter_path) if has_adapter else None
+        _closed(folder, status, ending, adapter_sha256=checksum, best_round=0, best_accuracy=0.5)
+
+    def _keep_adapter(self, folder):
+        record = folder.read_run()
+        model = locate(folder.read_config().model).identity
+        folder.write_run({**record, "fixed": {"model_identity": model, "device": "cpu"}})
+        folder.append_event("planned", rounds=1, prompts=8)
+        validation = Validation(prompts=4, accuracy=0.5, reward=0.0, outcomes={"graded": 4})
+        first = RoundRecord(round=0, validation=validation, best_round=0, best_accuracy=0.5, seconds=Seconds(total=2.0))
+        folder.append_event("round", record=first.model_dump())
+        folder.adapter_path.mkdir(exist_ok=True)
+        for file in self.adapter.iterdir():
+            content = file.read_bytes()
+            if file.suffix == ".safetensors":  # the last weight tells one run's adapter from another's
+                number = crc32(folder.run_id.encode()) % 2**20
+                content = content[:-4] + number.to_bytes(4, "little")
+            if file.suffix != ".md":
+                write_atomically(folder.adapter_path / file.name, content)
+
+
+def step_of(run):
+    """Return which step a job is, without its owner and the number of its try."""
+    return "/".join(run.owner.split("/")[2:-1])
+
+
+def _closed(folder, status, ending, **fields):
+    message = {"completed": "All of it is done."}.get(status, f"It ended by {ending}.")
+    folder.append_event("ended", status=status, ending=ending, message=message, seconds=1.0, rounds_done=0, **fields)
+
+
+def _answered(prompt, is_right):
+    share = float(is_right)
+    answer = GivenAnswer(
+        text=prompt.ground_truth if is_right else "0", correctness=share, reward=share, format=1.0,
+        outcome="graded", tokens=3, seconds=0.1, group="right" if is_right else "wrong",
+    )  # fmt: skip
+    return QuestionResult(
+        question=prompt.id, prompt=list(prompt.messages), ground_truth=prompt.ground_truth,
+        difficulty=prompt.extras.get("difficulty"), answers=[answer],
+    )  # fmt: skip
+
+
+def spec_of(run):
+    return EvaluationFiles(RunFolder(run.folder)).spec()
+
+
+def start_of(run):
+    """Return the settings of a job's model: the run whose adapter it starts from, "" for the base model."""
+    return json.loads((run.folder / "config.json").read_text())["start_from"]["run"]
