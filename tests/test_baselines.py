@@ -204,6 +204,7 @@ def test_the_check_of_a_run_shows_what_its_baseline_supplies(measured, ratchet_c
     assert json.loads(out.splitlines()[-1])["error"]["message"] in err
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_on_what_was_measured_and_keeps_it_without_its_baseline(measured, tmp_path):
     baseline = measured(QaVerifier(), "token_f1")
     out = tmp_path / "run"

@@ -1,7 +1,7 @@
 """What an evaluation is and what it found: one model on one benchmark. Plain data, written to files and read back.
 
 Answers and questions are the user's own texts: no error and no log is made of them. How scores are computed is in
-``scoring.py``, how two evaluations are compared in ``comparing.py``.
+``scoring``, how two evaluations are compared in ``comparing.py``.
 """
 
 from typing import Any, Literal

@@ -43,7 +43,7 @@ def serve_runs(
         pace: How often and how patiently it looks.
         executor: What starts workers, as processes of this machine by default.
         until_ended: A loop or experiment, by its id: once it has ended, so does the keeper. The first SIGINT or SIGTERM
-            then asks it to end in good order, the second ends the keeper.
+            then asks it to end in good order; the second ends the keeper, a SIGINT at once.
 
     Raises:
         Conflict: another keeper looks after this home, or home or database cannot be used.
@@ -119,7 +119,7 @@ def _told_to_end(followed: str | None = None) -> Iterator[threading.Event]:
     told, asked = threading.Event(), threading.Event()
 
     def tell(number: int, frame: FrameType | None) -> None:
-        if told.is_set() and number == signal.SIGINT:
+        if number == signal.SIGINT and (told.is_set() or asked.is_set()):
             raise KeyboardInterrupt
         if followed is not None and not asked.is_set():
             asked.set()

@@ -188,7 +188,7 @@ def test_a_sealed_half_that_cannot_be_asked_is_said_and_nothing_is_claimed(stage
     stage.ends = {"0/sealed": ["failed", "failed"]}
     one = ended(stage, id)
     assert (one.stored.status, one.report, stage.order) == ("target_reached", None, ["0/score"] + ["0/sealed"] * 2)
-    assert "The sealed half" in one.stored.message
+    assert one.stored.message.endswith("The sealed half of the benchmark could not be asked.")
 
 
 def test_two_failed_runs_in_a_row_fail_a_loop_and_one_does_not(stage):
@@ -458,7 +458,7 @@ def test_merged_exports_of_rounds_that_are_not_the_best_are_removed_and_adapters
         stage.order.clear()
         id = create_loop(plan_of(pairs(), target_percent=60, reclaims_storage=not keeps)).id
         stage.shares = {"0": 0.4, "1": 0.5, "2": 0.6}
-        while "2/score" not in stage.order:
+        for _ in range(5):
             stage.pass_()
             stage.work()
         folders = [find_loop(id).run_of(number).folder for number in (1, 2)]
@@ -564,12 +564,14 @@ def test_a_conductor_that_is_killed_again_and_again_starts_nothing_twice(each_da
     id = start(target_percent=90)
     stage.shares = {"0": 0.4, "1": 0.6, "2": 0.9}
     chance, kills = random.Random(3), 0
-    while find_loop(id).stored.ended_at is None:
+    for _ in range(20):
         for _ in range(2):
             kills += step_killed_before_write(chance.randint(1, 12))
             all_runs(stage.store)
         stage.pass_()
         stage.work()
+        if find_loop(id).stored.ended_at is not None:
+            break
     assert kills >= 6
     steps = ["0/score", *scored(1), *scored(2), "0/sealed", "2/sealed"]
     assert whole(stage, id) == {step: ["completed"] for step in steps}

@@ -397,9 +397,8 @@ def _pinned(config: RunConfig, subject: Subject) -> tuple[RunConfig, Subject]:
     files = locate(config.model)
     start = config.start_from
     identity = files.identity or f"{files.source}@{config.revision}"
-    return config, subject.model_copy(
-        update={"model": config.model, "revision": config.revision, "identity": identity, "sha256": start.sha256}
-    )
+    pinned = {"model": config.model, "revision": config.revision, "identity": identity, "sha256": start.sha256}
+    return config, subject.model_copy(update={**pinned, "run": start.run or None})
 
 
 def _fitted(config: RunConfig, benchmark: StoredBenchmark, *, is_open: bool) -> RunConfig:

@@ -28,7 +28,7 @@ from ratchet.experiment import (
 from ratchet.files import ratchet_home
 from ratchet.service.benchmarks import find_benchmark
 from ratchet.service.evaluations import Request, find_evaluation, put_together, questions_of
-from ratchet.service.registry import open_store
+from ratchet.service.registry import find_run, open_store
 from ratchet.service.sources import source_of_run
 from ratchet.service.steps import Steps, begin_evaluation, begin_run, forget, resume_stopped, steps_of, stop_all
 from ratchet.stats import judge_seeds
@@ -69,8 +69,11 @@ def create_experiment(settings: ExperimentSettings, *, name: str = "", project: 
             f"There are {len(settings.seeds)} seeds, some perhaps twice. Give 1 to {_MOST_SEEDS} different ones.",
             "seeds",
         )
+    _refuse_contradictions(settings)
     for number, benchmark in enumerate(settings.benchmarks):
         config, spec = put_together(_of_start(settings, benchmark, Steps("", {}), f"start/{number}"))
+        if settings.adapter_of is not None:
+            put_together(_scoring(settings, benchmark, settings.adapter_of, ""))
         if baseline := settings.baselines.get(benchmark):
             _refuse_other_baseline(find_evaluation(baseline), spec.questions_sha256, spec.setup, config)
     with open_store() as store:
@@ -79,6 +82,30 @@ def create_experiment(settings: ExperimentSettings, *, name: str = "", project: 
         return store.experiments.add(
             settings.model_dump(mode="json"), name=title, project=project or settings.config.project, status="measuring"
         )
+
+
+def _refuse_contradictions(settings: ExperimentSettings) -> None:
+    """Refuse parts of an experiment that do not go together."""
+    if settings.adapter_of is not None:
+        find_run(settings.adapter_of)
+        if settings.sft is not None or len(settings.seeds) > 1:
+            raise InvalidSetting(
+                f"The adapter of run {settings.adapter_of} is to be scored as it is, so there is nothing to train by "
+                "an SFT stage or by several seeds. Leave these out, or the adapter.",
+                "adapter_of",
+            )
+    if settings.sft is not None and settings.sft.model != settings.config.model:
+        raise InvalidSetting(
+            f"The SFT stage trains {settings.sft.model}, but the experiment trains {settings.config.model}, which is "
+            "to go on from its adapter. Choose the same model.",
+            "model",
+        )
+    for benchmark, baseline in settings.baselines.items():
+        if benchmark not in settings.benchmarks:
+            raise Conflict(
+                f"Evaluation {baseline} cannot be the baseline: it is on none of the benchmarks of this experiment. "
+                "Leave it out to measure one."
+            )
 
 
 def _refuse_other_baseline(baseline: Evaluation, questions: str, setup: Mapping[str, Any], config: RunConfig) -> None:

@@ -380,7 +380,8 @@ def _end(store: "RunStore", one: Loop, decision: EndLoop) -> None:
     """Close a loop: report its winner once on the sealed half, where that was asked."""
     report = None if decision.best is None else _closed(one, decision.best)
     is_asked = decision.status not in _RESUMABLE
-    words = report.sentences if report else [f"The sealed half {'could not be' if is_asked else 'was not'} asked."]
+    unasked = f"The sealed half of the benchmark {'could not be' if is_asked else 'was not'} asked."
+    words = report.sentences if report else [unasked]
     message = " ".join([decision.reason, *words])
     changes = {} if report is None else {"report": report.model_dump(mode="json")}
     store.loops.move(one.stored.id, OPEN, decision.status, message=message, ended_at=datetime.now(UTC), **changes)

@@ -1,4 +1,4 @@
-"""``python -m ratchet.worker FOLDER [LOCK]``: work on the run in that folder; 0 if it ended with an adapter.
+"""``python -m ratchet.worker FOLDER [LOCK]``: work on the run in that folder; 0 if it ended with what it was for.
 
 LOCK is the number of the open file in which whoever started this process handed the folder's lock down.
 """
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"Error: {type(error).__name__} at {places_of(error)}\n")
         return 1
     sys.stdout.write(result.model_dump_json() + "\n")
-    return 0 if result.adapter else 1
+    return 0 if result.adapter or result.status == "completed" else 1
 
 
 def _say_refused(folder: RunFolder, error: RatchetError, events_before: int) -> None:

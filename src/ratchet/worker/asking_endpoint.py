@@ -14,7 +14,7 @@ from ratchet.verifiers import make_verifier
 from ratchet.worker.session import Session
 
 # Questions of a part: what a kill costs. Many more than are asked at once, so that a part's end holds up little.
-_PART_QUESTIONS = 64
+_LEAST_QUESTIONS, _ROUNDS = 16, 4
 _GRADER_THREADS = 4
 
 
@@ -36,7 +36,8 @@ class EndpointAnswering:
         self._client = EndpointClient(self._settings, key)
         self._verifier = make_verifier(config.verifier, prefer_answer_tag=config.reward.format_bonus == "tags")
         self._grader = Grader(self._verifier, config.reward, config.rl.max_answer_tokens, prefilled_think=False)
-        self._parts = [prompts[start : start + _PART_QUESTIONS] for start in range(0, len(prompts), _PART_QUESTIONS)]
+        size = max(_LEAST_QUESTIONS, _ROUNDS * self._settings.concurrency)
+        self._parts = [prompts[start : start + size] for start in range(0, len(prompts), size)]
         self.parts: Sequence[Sequence[int]] = [[prompt.id for prompt in part] for part in self._parts]
 
     def answer(self, part: int) -> list[QuestionResult]:
