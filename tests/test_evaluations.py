@@ -383,7 +383,8 @@ def test_an_evaluation_that_was_killed_goes_on_to_the_same_answers():
         resume_evaluation(folder.run_id)
 
 
-def test_an_evaluation_that_is_stopped_keeps_what_is_answered():
+def test_an_evaluation_that_is_stopped_keeps_what_is_answered(monkeypatch):
+    monkeypatch.setattr("ratchet.worker.session._SECONDS_BETWEEN_LOOKS", 0.0)
     few()
     folder = made(request(**LONG))
     worker.run(folder, watch=after(2, lambda: folder.ask_to_stop("test")))

@@ -22,6 +22,7 @@ _EVENT_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "planned": {"rounds": int},
     "refused": {"message": str},
     "scored": {"scores": dict},
+    "answered": {"done": int, "of": int, "seconds": (int, float)},
 }
 _TAIL_BYTES = 1 << 20
 

@@ -13,7 +13,7 @@ from typing import Any
 from ratchet.adapter_files import ADAPTER_WEIGHTS, weights_sha256
 from ratchet.closing_words import kept
 from ratchet.config import LimitSettings
-from ratchet.endings import REMEDIES, status_of
+from ratchet.endings import REMEDIES, RESUMABLE, status_of
 from ratchet.errors import Conflict, DiskFull
 from ratchet.files import damage_as_error
 from ratchet.records import Ending, RoundRecord, RunResult, RunStatus
@@ -52,7 +52,13 @@ def close_from_outside(
     checksum = adapter_checksum(folder) if records else None
     status = status_of(ending, has_adapter=checksum is not None)
     closing = _closing_event(events, records, ending, status, checksum, folder.read_config().limits)
-    closing["message"] = " ".join(filter(None, [cause, _kept(events, records, checksum), REMEDIES.get(ending, "")]))
+    told = [_kept(events, records, checksum), REMEDIES.get(ending, "")]
+    if folder.kind == "evaluation":
+        told = [
+            _answered(events),
+            f"It goes on with ratchet eval resume {folder.run_id}." if ending in RESUMABLE else "",
+        ]
+    closing["message"] = " ".join(filter(None, [cause, *told]))
     known = [closing["seconds"], header.run["active_seconds"] if header else 0.0]
     closing["seconds"] = round(max(known) if seconds is None else seconds, 3)
     try:
@@ -128,6 +134,12 @@ def _kept(events: list[dict[str, Any]], records: list[RoundRecord], checksum: st
     if checksum is None:
         return "The starting adapter was not scored yet, so there is no adapter to keep."
     return kept(records, _last(events, "planned").get("rounds"))
+
+
+def _answered(events: list[dict[str, Any]]) -> str:
+    """Say how far an evaluation came."""
+    last = _last(events, "answered")
+    return f"{last['done']} of {last['of']} questions are answered and kept." if last else "No question was answered."
 
 
 def _last(events: list[dict[str, Any]], kind: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from ratchet.cli.data import pairs
 from ratchet.cli.flags import SettingsCommand, given
 from ratchet.cli.grade import config_option
 from ratchet.cli.train import json_option
+from ratchet.errors import NotFound
 
 if TYPE_CHECKING:
     from ratchet.benchmark import BenchmarkSpec, Harness
@@ -119,6 +120,8 @@ def _add(source: str, name: str | None, as_json: bool, **parameters: Any) -> Non
     elif is_bundle(Path(source)):
         _refuse_others(parameters, "bundle, which says it in benchmark.yaml", ())
         added = benchmarks.add_bundle(Path(source), name)
+    elif "/" in source or Path(source).is_dir():
+        raise NotFound(f"There is no bundle in {source}: no such folder or .zip, or none with a benchmark.yaml.")
     else:
         added = _of_dataset(source, name, parameters)
     if as_json:

@@ -5,7 +5,6 @@ Where no keeper looks after this RATCHET_HOME, the command is the keeper until t
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,28 +67,43 @@ def read_source(source: str | None, parameters: Mapping[str, Any], console: "Con
         return sources.source_of_settings(settings, ask, live.watch.on_progress)
 
 
-def carry_out(id: str, console: "Console", is_open: Callable[[], bool], state: Callable[[], str]) -> None:
+def tell_without_keeper(resume: str) -> None:
+    """Say what a wish to stop waits for where no keeper runs."""
+    from ratchet.supervisor import KeeperHome
+
+    if not KeeperHome().is_held():
+        click.echo(f"No keeper runs here, so that happens with the next ratchet serve or {resume}.")
+
+
+def carry_out(id: str, console: "Console", resume: str, is_open: Callable[[], bool], state: Callable[[], str]) -> None:
     """Follow a loop or experiment to its end, being the keeper where there is none.
 
     Args:
         id: Which one.
         console: Where what happens is said.
+        resume: The command that goes on with it.
         is_open: Tells whether it has not ended.
         state: Says in a line how far it is.
     """
     from ratchet.supervisor import KeeperHome
 
-    if not KeeperHome().is_held():
+    if KeeperHome().is_held():
+        console.print("The keeper carries it out; Ctrl-C leaves it to that.")
+        last = ""
+        try:
+            while KeeperHome().is_held() and is_open():
+                if (now := state()) != last:
+                    console.print(now, markup=False)
+                    last = now
+                time.sleep(_POLL_SECONDS)
+        except KeyboardInterrupt:
+            return
+    if is_open():  # there was no keeper, or it has ended: it may have been another command that was one
         from ratchet.server import serve_runs
 
         console.print("No keeper runs here, so this command is one until the end. Ctrl-C ends it in good order.")
-        serve_runs(show=lambda line: console.print(line, markup=False), until_ended=id)
-        return
-    console.print("The keeper carries it out; Ctrl-C leaves it to that.")
-    last = ""
-    with suppress(KeyboardInterrupt):
-        while is_open():
-            if (now := state()) != last:
-                console.print(now, markup=False)
-                last = now
-            time.sleep(_POLL_SECONDS)
+        try:
+            serve_runs(show=lambda line: console.print(line, markup=False), until_ended=id)
+        except KeyboardInterrupt:
+            console.print(f"What is at work may go on by itself. Go on with all of it: {resume}", markup=False)
+            raise

@@ -10,6 +10,7 @@ import click
 from ratchet.cli import EXIT_TASK, tell
 from ratchet.cli.flags import SettingsCommand, given
 from ratchet.cli.train import json_option, queue_option
+from ratchet.errors import RatchetError
 
 if TYPE_CHECKING:
     from ratchet.cli.live import Live
@@ -195,7 +196,12 @@ def _carry_out(work: Callable[["Live"], "Evaluation"], *, as_json: bool) -> int:
 
     console = console_for(as_json, of_a_run=True)
     with Live(console, None) as live:
-        evaluation = work(live)
+        try:
+            evaluation = work(live)
+        except RatchetError:
+            if live.run is not None:
+                console.print(f"What is answered is kept. Go on with it: ratchet eval resume {live.run}", markup=False)
+            raise
     if as_json:
         tell(json.dumps(evaluation.model_dump(mode="json")))
     if evaluation.scores is None:
@@ -227,7 +233,7 @@ def _list(benchmark: str | None, project: str | None, as_json: bool) -> None:
     for one in found:
         main = one.scores.columns[0] if one.scores else None
         score, interval = ("", "") if main is None else (f"{main.value:.1%}", f"{main.low:.1%} to {main.high:.1%}")
-        cells = [one.id, one.status.replace("_", " "), one.benchmark, one.subject.name, one.subject.model]
+        cells = [one.id, one.status.replace("_", " "), one.benchmark, one.name or one.subject.name, one.subject.model]
         table.add_row(*map(escape, [*cells, str(one.answers_per_question), score, interval]))
     console_for(as_json).print(table)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ratchet.cli import EXIT_TASK, tell
-from ratchet.cli.conducting import carry_out, read_source, starting_options
+from ratchet.cli.conducting import carry_out, read_source, starting_options, tell_without_keeper
 from ratchet.cli.flags import SettingsCommand
 from ratchet.cli.train import json_option, queue_option
 from ratchet.config_text import build, read_file
@@ -193,7 +193,10 @@ def _followed(id: str, console: "Console", *, queue: bool, as_json: bool) -> int
                 tell("No keeper runs here: start it with ratchet serve.")
         return 0
     console.print(f"Experiment {id}", markup=False)
-    carry_out(id, console, lambda: find_experiment(id).stored.status in OPEN, lambda: _line(find_experiment(id)))
+    resume = f"ratchet experiment resume {id}"
+    carry_out(
+        id, console, resume, lambda: find_experiment(id).stored.status in OPEN, lambda: _line(find_experiment(id))
+    )
     ended = find_experiment(id)
     if as_json:
         tell(json.dumps(_fields(ended)))
@@ -313,11 +316,14 @@ def _stop(experiment_id: str, as_json: bool) -> None:
         click.echo(json.dumps({"experiment": experiment_id, "stop": "asked"}))
     else:
         click.echo("Asked to stop: what is at work ends in good order, and everything is kept.")
+        tell_without_keeper(f"ratchet experiment resume {experiment_id}")
 
 
 def _resume(experiment_id: str, queue: bool, as_json: bool) -> int:
     from ratchet.cli.console import console_for
-    from ratchet.service.experiments import resume_experiment
+    from ratchet.experiment import OPEN
+    from ratchet.service.experiments import find_experiment, resume_experiment
 
-    resume_experiment(experiment_id)
+    if find_experiment(experiment_id).stored.status not in OPEN:  # else it only waits for a keeper
+        resume_experiment(experiment_id)
     return _followed(experiment_id, console_for(as_json, of_a_run=True), queue=queue, as_json=as_json)

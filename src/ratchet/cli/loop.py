@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ratchet.cli import EXIT_TASK, tell
-from ratchet.cli.conducting import carry_out, read_source, starting_options
+from ratchet.cli.conducting import carry_out, read_source, starting_options, tell_without_keeper
 from ratchet.cli.flags import SettingsCommand
 from ratchet.cli.train import json_option
+from ratchet.shown import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ratchet.service.loops import Loop
 
 # A loop that came to one of these did what it was for, or what somebody asked of it.
+_FEW_QUESTIONS = 100
 _GOOD = ("target_reached", "rounds_spent", "plateaued", "stopped")
 
 
@@ -136,6 +138,11 @@ def _start(  # noqa: PLR0913 - one parameter for each option
     settings = build_section(LoopSettings, {**named, **given_limits})
     found = find_benchmark(benchmark)
     console = console_for(as_json, of_a_run=True)
+    if found.spec.questions < _FEW_QUESTIONS:
+        console.print(
+            f"[yellow]Note:[/yellow] Benchmark {found.spec.name} has {counted(found.spec.questions, 'question')}, of "
+            "which half choose: only very large gains can be told from chance (ratchet bench power says which)."
+        )
     taken = read_source(source, parameters, console, as_json=as_json)
     stored = loops.create_loop(
         loops.LoopPlan(
@@ -164,7 +171,10 @@ def _followed(id: str, console: "Console", *, queue: bool, as_json: bool) -> int
                 tell("No keeper runs here: start it with ratchet serve.")
         return 0
     console.print(f"Loop {id}", markup=False)
-    carry_out(id, console, lambda: loops.find_loop(id).stored.status in loops.OPEN, lambda: _line(loops.find_loop(id)))
+    resume = f"ratchet loop resume {id}"
+    carry_out(
+        id, console, resume, lambda: loops.find_loop(id).stored.status in loops.OPEN, lambda: _line(loops.find_loop(id))
+    )
     ended = loops.find_loop(id)
     if as_json:
         tell(json.dumps(_fields(ended)))
@@ -321,6 +331,7 @@ def _stop(loop_id: str, as_json: bool) -> None:
         click.echo(json.dumps({"loop": loop_id, "stop": "asked"}))
     else:
         click.echo("Asked to stop: what is at work ends in good order, and the best is kept.")
+        tell_without_keeper(f"ratchet loop resume {loop_id}")
 
 
 def _resume(
@@ -334,5 +345,6 @@ def _resume(
     asked = {"target_percent": target_percent, "max_rounds": max_rounds, "patience": patience}
     texts = {key: value for key, value in asked.items() if value is not None}
     settings = build_section(LoopSettings, texts)
-    loops.resume_loop(loop_id, {key: getattr(settings, key) for key in texts})
+    if texts or loops.find_loop(loop_id).stored.status not in loops.OPEN:  # else it only waits for a keeper
+        loops.resume_loop(loop_id, {key: getattr(settings, key) for key in texts})
     return _followed(loop_id, console_for(as_json, of_a_run=True), queue=queue, as_json=as_json)

@@ -212,7 +212,7 @@ def _inside(folder: Path, given: str, key: str) -> Path:
     """
     path = PurePosixPath(given)
     if path.is_absolute() or ".." in path.parts or "\\" in given or "\0" in given:
-        raise _wrong(f"{key} is a path out of the bundle. Write it relative to {FILE}, without ..")
+        raise _wrong(f"{key} is a path out of the bundle. Write it relative to {FILE}, without ../ in it")
     try:
         file = (folder / path).resolve()
         root = folder.resolve()

@@ -5,6 +5,8 @@ or experiment; what the machine lacks just now is waited for.
 """
 
 import logging
+import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +25,8 @@ log = logging.getLogger(__name__)
 
 # Of the moment: another process was first, the disk or the storage has to be seen to.
 _PASSING = (Conflict, DiskFull, StorageUnavailable, OSError)
+# A conflict that is still the same after so long is none of the moment: a file was changed or damaged.
+_CONFLICT_SECONDS = 600.0
 
 
 @dataclass
@@ -32,11 +36,13 @@ class Conductor:
     Attributes:
         store: Where they are.
         say: Told what it does, in sentences.
+        now: A clock in seconds.
     """
 
     store: "RunStore"
     say: Callable[[str], None]
-    _said: dict[str, str] = field(default_factory=dict)
+    now: Callable[[], float] = time.monotonic
+    _said: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def step(self) -> None:
         """Take one pass. A fault costs one loop's or experiment's pass, or ends it."""
@@ -59,8 +65,10 @@ class Conductor:
             module.conduct(self.store, one)  # type: ignore[attr-defined]
             self._said.pop(one.id, None)
         except _PASSING as error:
-            self._complain(one.id, f"{kind.capitalize()} {one.id} waits: {error}")
-            return
+            since = self._complain(one.id, f"{kind.capitalize()} {one.id} waits: {error}")
+            if not isinstance(error, Conflict) or self.now() - since < _CONFLICT_SECONDS:
+                return
+            module.fail(self.store, one.id, str(error))  # type: ignore[attr-defined]
         except RatchetError as error:
             module.fail(self.store, one.id, str(error))  # type: ignore[attr-defined]
         except Exception as error:
@@ -70,13 +78,18 @@ class Conductor:
             module.fail(self.store, one.id, message)  # type: ignore[attr-defined]
         after = (self.store.loops if module is loops else self.store.experiments).get(one.id)
         if after.status != one.status:
-            self.say(f"{kind.capitalize()} {one.id}: {after.status.replace('_', ' ')}. {after.message}".rstrip())
+            self.say(
+                f"{kind.capitalize()} {one.id}: {after.status.replace('_', ' ')}. {_first(after.message)}".rstrip()
+            )
 
-    def _complain(self, id: str, message: str) -> None:
-        """Say once what keeps one from going on; again when it changes."""
-        if self._said.get(id) != message:
-            self._said[id] = message
-            self.say(message)
+    def _complain(self, id: str, message: str) -> float:
+        """Say once what keeps one from going on, and again when it changes; return since when it does."""
+        said, since = self._said.get(id, ("", 0.0))
+        if said == message:
+            return since
+        self._said[id] = (message, self.now())
+        self.say(message)
+        return self.now()
 
 
 def stop_followed(id: str) -> None:
@@ -84,3 +97,8 @@ def stop_followed(id: str) -> None:
     for stop in (loops.stop_loop, experiments.stop_experiment):
         with suppress(NotFound, Conflict):
             stop(id)
+
+
+def _first(message: str) -> str:
+    """Return the first sentence of a message: the log is to say that something ended, and why."""
+    return re.split(r"(?<=[.]) (?=[A-Z])", message, maxsplit=1)[0]

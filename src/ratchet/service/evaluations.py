@@ -6,6 +6,7 @@ first, else that of the run which made the model, else what is usual for the ben
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ from ratchet.readiness.start import with_start
 from ratchet.run_folder import RunFolder
 from ratchet.run_state import KIND_WORDS
 from ratchet.service.benchmark_making import StoredBenchmark
-from ratchet.service.benchmarks import find_benchmark
+from ratchet.service.benchmarks import BUILT_INS, find_benchmark, list_benchmarks
 from ratchet.service.lifecycle import laid_over
 from ratchet.service.queueing import Queued, queue_again, take_inline, waiting
 from ratchet.service.readiness import refuse_unusable
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ratchet.worker import Watch
 
 MOST_ANSWERS = 64  # a question
+_RUN_ID, _PLAN_ID = r"[re]\d{6}-\d{6}-[0-9a-f]{4}", r"[lx]\d{6}-\d{6}-[0-9a-f]{4}"
 _LEAST_ANSWER = 16  # tokens, of the longest answer
 
 
@@ -183,7 +185,9 @@ def list_evaluations(benchmark: str | None = None, project: str | None = None) -
     Raises:
         NotFound: there is no such benchmark.
     """
-    content_hash = None if benchmark is None else find_benchmark(benchmark).content_hash
+    content_hash = None if benchmark is None else _hash_of(benchmark)
+    if benchmark is not None and content_hash is None:
+        return []
     with open_store() as store:
         jobs = {run.id: run for run in all_runs(store, project) if run.kind == "evaluation"}
         stored = store.evaluations.all(content_hash)
@@ -194,6 +198,12 @@ def list_evaluations(benchmark: str | None = None, project: str | None = None) -
             scores = None if one.scores is None else EvaluationScores.model_validate(one.scores)
             found.append(ListedEvaluation(_shown(jobs[run], spec, scores), jobs[run], is_whole=spec.only is None))
     return found
+
+
+def _hash_of(benchmark: str) -> str | None:
+    """Return a benchmark's content hash, None for a built-in one that was not made yet: nothing was evaluated on it."""
+    known = next((one.content_hash for one in list_benchmarks() if one.name == benchmark), None)
+    return known if known or benchmark in BUILT_INS else find_benchmark(benchmark).content_hash
 
 
 def leaderboard(benchmark: str, project: str | None = None) -> list[Evaluation]:
@@ -319,9 +329,18 @@ def _settings(**given: Any) -> RunConfig:
 
 
 def _run(name: str) -> RunFolder | None:
+    """Return the run of that id or in that folder, None where no run is meant.
+
+    Raises:
+        NotFound: what is named like a run is not there, or it is a loop or an experiment.
+    """
+    if re.fullmatch(_PLAN_ID, name):
+        raise NotFound(f"{name} is a loop or an experiment. Name one of its runs, which it shows.")
     try:
         return find_run(name)
     except NotFound:
+        if re.fullmatch(_RUN_ID, name):
+            raise
         return None
 
 

@@ -70,6 +70,11 @@ def create_experiment(settings: ExperimentSettings, *, name: str = "", project: 
             "seeds",
         )
     _refuse_contradictions(settings)
+    if settings.sft is not None and settings.sft.objective != "sft":
+        raise InvalidSetting(
+            f"The settings of the SFT stage have Objective {settings.sft.objective}. Set objective: sft in its file.",
+            "objective",
+        )
     for number, benchmark in enumerate(settings.benchmarks):
         config, spec = put_together(_of_start(settings, benchmark, Steps("", {}), f"start/{number}"))
         if settings.adapter_of is not None:
@@ -209,8 +214,9 @@ def conduct(store: "RunStore", stored: "StoredPlan") -> None:
 
 
 def fail(store: "RunStore", id: str, message: str) -> None:
-    """End an experiment whose next step cannot be started."""
+    """End an experiment whose next step cannot be started; what it has at work is asked to stop."""
     _end(store, id, "failed", message)
+    stop_all(steps_of(store, f"experiment/{id}").at_work)
 
 
 def _is_next(one: Experiment, step: Step) -> bool:
@@ -349,22 +355,28 @@ def _on_benchmark(one: Experiment, number: int, benchmark: str) -> BenchmarkRepo
         seeds = {side.evaluation.id for side in sides[-len(one.settings.seeds) :]}
         told = [comparison for comparison in table.comparisons if comparison.left.id not in seeds]
         table = table.model_copy(update={"comparisons": told})
-        start = _scores(sides[0])
-        trained = sides[-len(one.settings.seeds) :]
-        found = judge_seeds(
-            {seed: (start, _scores(side)) for seed, side in zip(one.settings.seeds, trained, strict=True)}
-        )
-        together = AcrossSeeds(
-            seeds=list(found.gains),
-            gains=list(found.gains.values()),
-            mean=found.mean,
-            low=found.low,
-            high=found.high,
-            verdict=found.verdict,
-            sentence=found.sentence,
-        )
+        together = _together(one.settings.seeds, sides[0], sides[-len(one.settings.seeds) :])
     name = find_benchmark(benchmark).spec.name
     return BenchmarkReport(benchmark=name, benchmark_hash=benchmark, table=table, across_seeds=together)
+
+
+def _together(seeds: Sequence[int], start: _Side, trained: Sequence[_Side]) -> AcrossSeeds:
+    """Return what the seeds say together; no verdict where one of the evaluations gives none."""
+    found = judge_seeds({seed: (_scores(start), _scores(side)) for seed, side in zip(seeds, trained, strict=True)})
+    withheld = [
+        f"{side.label}: {scores.withheld}"
+        for side in (start, *trained)
+        if (scores := side.evaluation.scores) is not None and scores.withheld
+    ]
+    return AcrossSeeds(
+        seeds=list(found.gains),
+        gains=list(found.gains.values()),
+        mean=found.mean,
+        low=found.low,
+        high=found.high,
+        verdict="withheld" if withheld else found.verdict,
+        sentence=f"No verdict on the seeds together. {' '.join(withheld)}" if withheld else found.sentence,
+    )
 
 
 def _scores(side: _Side) -> list[float]:

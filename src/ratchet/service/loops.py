@@ -6,6 +6,7 @@ called.
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.benchmark import BenchmarkSpec
 from ratchet.config import LoopSettings, MathPairsData, RunConfig, StartSettings
 from ratchet.datasets import bench_store
-from ratchet.errors import Conflict, InvalidSetting
+from ratchet.errors import Conflict, InvalidSetting, NotFound, RatchetError
 from ratchet.evaluation import QuestionResult
 from ratchet.evaluation_files import EvaluationFiles
 from ratchet.files import ratchet_home
@@ -53,8 +54,11 @@ if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
     from ratchet.store.plans import StoredPlan
 
+log = logging.getLogger(__name__)
+
 OPEN: tuple[LoopStatus, ...] = ("queued", "training", "benchmarking")
 _RESUMABLE: tuple[LoopStatus, ...] = ("stopped", "failed")
+_LEAST_QUESTIONS = 2
 
 
 class LoopPlan(Record):
@@ -104,6 +108,12 @@ def create_loop(plan: LoopPlan) -> "StoredPlan":
         NotFound, Conflict, InvalidSetting: the benchmark or the start is not there, or they do not fit.
     """
     benchmark = find_benchmark(plan.benchmark_hash).spec
+    if benchmark.questions < _LEAST_QUESTIONS:
+        raise InvalidSetting(
+            f"Benchmark {benchmark.name} has 1 question. A loop needs {_LEAST_QUESTIONS} at least: one half of them "
+            "chooses the best round, the other says what it is worth.",
+            "benchmark",
+        )
     name = plan.settings.name or f"{benchmark.name}, {plan.config.model}"
     plan = plan.model_copy(update={"settings": plan.settings.model_copy(update={"name": name})})
     _, spec = put_together(_of_start(plan, Steps("", {})))
@@ -126,17 +136,23 @@ def find_loop(id: str) -> Loop:
     """Return a loop.
 
     Raises:
-        NotFound: there is none of this id.
-        Conflict: files of its rounds are damaged.
+        NotFound: there is none of this id, or files of its rounds are gone.
+        Conflict: they are damaged.
     """
     with open_store() as store:
         return _read(store, store.loops.get(id))
 
 
 def list_loops(project: str | None = None) -> list[Loop]:
-    """Return all loops, oldest first, of one project if asked."""
+    """Return all loops, oldest first, of one project if asked; one whose files are gone is named in the log."""
+    found = []
     with open_store() as store:
-        return [_read(store, one) for one in store.loops.all(project)]
+        for one in store.loops.all(project):
+            try:
+                found.append(_read(store, one))
+            except RatchetError as error:
+                log.warning("loop %s cannot be shown: %s", one.id, error)
+    return found
 
 
 def stop_loop(id: str) -> None:
@@ -234,8 +250,9 @@ def conduct(store: "RunStore", stored: "StoredPlan") -> None:
 
 
 def fail(store: "RunStore", id: str, message: str) -> None:
-    """End a loop whose next step cannot be started."""
+    """End a loop whose next step cannot be started; what it has at work is asked to stop."""
     store.loops.move(id, OPEN, "failed", message=message, ended_at=datetime.now(UTC))
+    stop_all(steps_of(store, f"loop/{id}").at_work)
 
 
 def _read(store: "RunStore", stored: "StoredPlan") -> Loop:
@@ -294,7 +311,11 @@ def _round(plan: LoopPlan, steps: Steps, number: int) -> LoopRound:
 def _questions(job: "StoredRun") -> list[QuestionResult]:
     if job.folder is None:
         raise AssertionError("a job that has ended has a folder")
-    return EvaluationFiles(RunFolder(job.folder)).questions()
+    folder = RunFolder(job.folder)
+    found = EvaluationFiles(folder).questions() if folder.is_there() else []
+    if not found:
+        raise NotFound(f"The answers of evaluation {job.id} are not in {job.folder} any more: its round has no score.")
+    return found
 
 
 def halves_of(plan: LoopPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
