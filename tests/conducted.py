@@ -4,20 +4,24 @@ What is real: database, run folders, checks, the start from an adapter, the jour
 """
 
 import json
+import os
 import shutil
+from contextlib import closing
 from zlib import crc32
 
 from ratchet.adapter_files import weights_sha256
+from ratchet.config import LoopSettings
 from ratchet.datasets import bench_store
 from ratchet.evaluation import GivenAnswer, QuestionResult
 from ratchet.evaluation_files import EvaluationFiles
+from ratchet.experiment import ExperimentSettings
 from ratchet.files import ratchet_home, write_atomically
 from ratchet.model_files import locate
 from ratchet.outside import close_from_outside
 from ratchet.records import AT_WORK, RoundRecord, Seconds, Validation
 from ratchet.run_folder import RunFolder
 from ratchet.scoring import scores_of
-from ratchet.service import benchmarks
+from ratchet.service import benchmarks, experiments, loops
 from ratchet.service.conduct import Conductor
 from ratchet.store import Database, RunStore
 from ratchet.supervisor.ingest import ingest
@@ -27,6 +31,7 @@ from .small_runs import small
 
 QUESTIONS = 40
 CONFIRMED = {"key": "confirmed elsewhere"}
+KILLED = 9
 # How a faked job may end, apart from its whole course: (status, ending, whether there is an adapter).
 ENDS = {
     "done": ("completed", "all_rounds", True),
@@ -49,11 +54,38 @@ def config(**changes):
     return small(**changes).resolved()
 
 
+def loop_plan(benchmark=None, changes=None, **settings):
+    """Return a loop over small runs, by default on a benchmark of few questions."""
+    return loops.LoopPlan(
+        settings=LoopSettings(**settings),
+        config=config(**(changes or {})),
+        benchmark_hash=benchmark or pairs(),
+        confirmation=CONFIRMED,
+        home=loops.home_of_loops(),
+    )
+
+
+def enter_loop(changes=None, **settings):
+    return loops.create_loop(loop_plan(None, changes, **settings))
+
+
+def experiment_settings(*benchmarks, changes=None, **given):
+    """Return an experiment with small runs, by default on a benchmark of few questions."""
+    fields = {"confirmation": CONFIRMED, "seeds": (0,), "home": experiments.home_of_experiments()}
+    of = {"config": config(**(changes or {})), "benchmarks": benchmarks or (pairs(),)}
+    return ExperimentSettings(**of, **{**fields, **given})
+
+
+def enter_experiment(*benchmarks, name="", **given):
+    return experiments.create_experiment(experiment_settings(*benchmarks, **given), name=name)
+
+
 class Stage:
     """Loops and experiments, a conductor over them, and jobs that do as a test says.
 
     Attributes:
         shares: Step -> share of its questions answered right; else that of its round, or of its kind.
+        ungraded: Step -> share of its answers that could not be graded.
         ends: Step -> how each of its tries ends, a key of ``ENDS``; "done" where nothing is said.
         order: The steps in the order in which they were worked on, without their owner.
     """
@@ -63,6 +95,7 @@ class Stage:
         self.adapter = adapter
         self.shares = {}
         self.ends = {}
+        self.ungraded = {}
         self.order = []
         self.said = []
         self.conductor = Conductor(self.store, self.said.append)
@@ -147,7 +180,11 @@ class Stage:
         _, prompts = bench_store.read(spec.benchmark_hash)
         asked = [prompt for prompt in prompts if spec.only is None or prompt.id in spec.only]
         right = round(self._share(step) * len(asked))
-        results = [_answered(prompt, place < right) for place, prompt in enumerate(asked)]
+        failed = round(self.ungraded.get(step, 0) * len(asked))
+        results = [
+            _answered(prompt, place < right, has_failed=place >= len(asked) - failed)
+            for place, prompt in enumerate(asked)
+        ]
         files.write_part(1, results)
         folder.append_event("answered", done=len(results), of=spec.questions, seconds=1.0)
         scores = scores_of(results, spec.score_columns, seconds=1.0, cost=None)
@@ -197,11 +234,12 @@ def _closed(folder, status, ending, **fields):
     folder.append_event("ended", status=status, ending=ending, message=message, seconds=1.0, rounds_done=0, **fields)
 
 
-def _answered(prompt, is_right):
-    share = float(is_right)
+def _answered(prompt, is_right, has_failed):
+    share = float(is_right and not has_failed)
     answer = GivenAnswer(
         text=prompt.ground_truth if is_right else "0", correctness=share, reward=share, format=1.0,
-        outcome="graded", tokens=3, seconds=0.1, group="right" if is_right else "wrong",
+        outcome="failed" if has_failed else "graded", failure="time" if has_failed else None, tokens=3, seconds=0.1,
+        group="failed" if has_failed else "right" if is_right else "wrong",
     )  # fmt: skip
     return QuestionResult(
         question=prompt.id, prompt=list(prompt.messages), ground_truth=prompt.ground_truth,
@@ -216,3 +254,34 @@ def spec_of(run):
 def start_of(run):
     """Return the settings of a job's model: the run whose adapter it starts from, "" for the base model."""
     return json.loads((run.folder / "config.json").read_text())["start_from"]["run"]
+
+
+def step_killed_before_write(number):
+    """Take a pass in a process of its own that is gone before its so-many-th write; tell whether it came to that."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            left = [number]
+
+            def counting(write):
+                def counted(*arguments, **options):
+                    left[0] -= 1
+                    if left[0] == 0:
+                        os._exit(KILLED)
+                    return write(*arguments, **options)
+
+                return counted
+
+            for name in ("replace", "rename", "mkdir", "unlink", "rmdir"):
+                setattr(os, name, counting(getattr(os, name)))
+            Database.write = counting(Database.write)
+            with closing(Database()) as database:
+                Conductor(RunStore(database), lambda line: None).step()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, KILLED)
+    return code == KILLED

@@ -13,7 +13,7 @@ from ratchet.service.evaluation_page import MOST_QUESTIONS, comparison_page, eva
 from ratchet.service.loop_page import LoopHead, RoundJob, loop_page
 from ratchet.shown import visible
 
-from ..evaluation_samples import (  # noqa: TID252
+from ..evaluation_samples import (
     HOSTILE,
     answer,
     comparison,

@@ -19,7 +19,7 @@ from ratchet.service.evaluation_plots import (
     write_loop_chart,
 )
 
-from ..evaluation_samples import HOSTILE, loop_view, questions, score, side_by_side  # noqa: TID252
+from ..evaluation_samples import HOSTILE, loop_view, questions, score, side_by_side
 
 
 def boxes(drawn):

@@ -1,18 +1,13 @@
 """Experiments and replications as the conductor carries them out, over faked jobs: steps, tables, verdicts."""
 
-import random
 import shutil
-import threading
-from contextlib import closing
 
 import pytest
 
 from ratchet.config import StartSettings
 from ratchet.errors import Conflict, InvalidSetting, NotFound
-from ratchet.experiment import ExperimentSettings
 from ratchet.files import ratchet_home
 from ratchet.service import experiments
-from ratchet.service.conduct import Conductor
 from ratchet.service.experiments import (
     baselines_of,
     create_experiment,
@@ -23,11 +18,17 @@ from ratchet.service.experiments import (
     resume_experiment,
     stop_experiment,
 )
-from ratchet.service.registry import all_runs
-from ratchet.store import Database, RunStore
-
-from ..conducted import CONFIRMED, Stage, config, make_adapter, pairs, spec_of, start_of
-from .test_loops import step_killed_before_write
+from tests.conducted import (
+    CONFIRMED,
+    Stage,
+    config,
+    enter_experiment,
+    experiment_settings,
+    make_adapter,
+    pairs,
+    spec_of,
+    start_of,
+)
 
 SFT = {"objective": "sft", "rl__rounds": 2}
 
@@ -44,15 +45,8 @@ def stage(adapter):
     stage.close()
 
 
-def settings_of(*benchmarks, changes=None, **given):
-    fields = {"confirmation": CONFIRMED, "seeds": (0,), "home": experiments.home_of_experiments()}
-    return ExperimentSettings(
-        config=config(**(changes or {})), benchmarks=benchmarks or (pairs(),), **{**fields, **given}
-    )
-
-
 def start(*benchmarks, **given):
-    return create_experiment(settings_of(*benchmarks, **given)).id
+    return enter_experiment(*benchmarks, **given).id
 
 
 def ended(stage, id):
@@ -167,6 +161,16 @@ def test_several_seeds_are_judged_together(stage):
     assert {comparison.left.id for comparison in told.table.comparisons} == {base}  # no seed against another
 
 
+def test_seeds_of_which_one_could_not_be_graded_have_no_verdict(stage):
+    id = start(seeds=(0, 1))
+    stage.shares = {"start": 0.1, "score": 0.9}
+    stage.ungraded = {"score/1/0": 0.5}
+    told = ended(stage, id).report
+    assert told.benchmarks[0].across_seeds.verdict == "withheld"
+    assert told.sentence.startswith("No verdict on the seeds together. RL seed 1: ")
+    assert [one.main.verdict for one in told.benchmarks[0].table.comparisons] == ["better", "withheld"]
+
+
 def test_a_replication_repeats_a_run_with_other_seeds(stage):
     run = trained(stage)
     settings = replication_of(run.id, 3, ["pairs"], 1)
@@ -248,7 +252,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_measured(stage)
         with pytest.raises(fault, match=words):
             start(**given)
     with pytest.raises(InvalidSetting, match="needs a benchmark"):
-        create_experiment(settings_of().model_copy(update={"benchmarks": ()}))
+        create_experiment(experiment_settings().model_copy(update={"benchmarks": ()}))
     with pytest.raises(NotFound):
         experiments.hashes_of(["nothing"])
     assert len(list_experiments()) == count
@@ -275,7 +279,7 @@ def test_an_evaluation_is_tried_twice(stage):
 )
 def test_a_step_that_is_lost_for_good_fails_the_experiment_with_the_reason(stage, step, what):
     id = start(seeds=(0, 1))
-    stage.ends = {step: ["failed", "failed"]}
+    stage.ends = {step: ["failed"] * (1 if "train" in step else 2)}
     for _ in range(20):
         stage.pass_()
         stage.stop_at_work()
@@ -333,11 +337,14 @@ def test_a_step_that_cannot_be_started_ends_it_in_the_words_of_its_fault(stage):
 # --- stop and resume -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["start/0", "train/0", "score/0/0"])
-@pytest.mark.parametrize("begun", ["queued", "begun", "with adapter"])
+STOPPED_AT = [
+    *((step, begun) for step in ("start/0", "train/0", "score/0/0") for begun in ("queued", "begun")),
+    ("train/0", "with adapter"),
+]
+
+
+@pytest.mark.parametrize(("step", "begun"), STOPPED_AT)
 def test_an_experiment_that_is_stopped_goes_on_with_the_same_jobs(stage, step, begun):
-    if begun == "with adapter" and step != "train/0":
-        pytest.skip("only a run has an adapter")
     id = start()
     for _ in range(5):
         stage.pass_()
@@ -396,7 +403,7 @@ def test_an_adapter_that_was_scored_does_not_become_another_one(stage):
 
 def test_experiments_are_listed_by_project_and_have_names(stage):
     first = start(changes={"project": "sums"})
-    second = create_experiment(settings_of(), name="mine").id
+    second = create_experiment(experiment_settings(), name="mine").id
     assert [one.stored.id for one in list_experiments()] == [first, second]
     assert [one.stored.id for one in list_experiments("sums")] == [first]
     assert [one.stored.name for one in list_experiments()] == ["tiny on pairs", "mine"]
@@ -405,69 +412,10 @@ def test_experiments_are_listed_by_project_and_have_names(stage):
             do("nothing")
 
 
-# --- killed at any moment --------------------------------------------------------------------------------------------
-
-
-def counted(stage, id):
-    found = jobs(stage, id)
-    folders = {place.parent.name for place in (ratchet_home() / "runs").glob("*/run.json")}
-    assert folders == {run.folder.name for runs in found.values() for run in runs}
-    return {step: [run.status for run in runs] for step, runs in found.items()}
-
-
-@pytest.mark.slow
-def test_a_conductor_that_is_killed_again_and_again_starts_nothing_twice(each_database, adapter):
-    stage = Stage(adapter)
-    id = start(pairs(), pairs("others", seed=3), seeds=(0, 1))
-    chance, kills = random.Random(1), 0
-    for _ in range(30):
-        for _ in range(2):
-            kills += step_killed_before_write(chance.randint(1, 14))
-            all_runs(stage.store)
-        stage.pass_()
-        if find_experiment(id).stored.ended_at is not None:
-            break
-        stage.work()
-    assert kills >= 6
-    steps = [step.name for step in find_experiment(id).plan]
-    assert counted(stage, id) == {step: ["completed"] for step in steps}
-    assert find_experiment(id).stored.status == "done"
-    stage.close()
-
-
-def test_two_conductors_at_once_start_nothing_twice(each_database, adapter):
-    stage = Stage(adapter)
-    id = start(seeds=(0, 1))
-    barrier, faults = threading.Barrier(2, timeout=60), []
-
-    def conduct():
-        try:
-            with closing(Database()) as database:
-                conductor = Conductor(RunStore(database), lambda line: None)
-                barrier.wait()
-                conductor.step()
-        except BaseException as error:
-            faults.append(error)
-
-    for _ in range(8):
-        threads = [threading.Thread(target=conduct) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert faults == []
-        while stage.work():
-            pass
-    assert counted(stage, id) == {step.name: ["completed"] for step in find_experiment(id).plan}
-    assert find_experiment(id).stored.status == "done"
-    stage.close()
-
-
-def test_the_start_of_an_experiment_is_not_what_a_run_is_named_by_alone(stage):
-    """An adapter's folder that is named without its run is a start like any other."""
+def test_an_adapter_that_comes_without_a_run_is_a_start_too(stage):
     run = trained(stage)
     imported = stage.adapter
-    settings = settings_of()
+    settings = experiment_settings()
     config = settings.config.model_copy(update={"start_from": StartSettings(adapter=str(imported))})
     one = ended(stage, create_experiment(settings.model_copy(update={"config": config})).id)
     (job,) = jobs(stage, one.stored.id)["start/0"]

@@ -1,15 +1,11 @@
 """Loops as the conductor carries them out, over faked jobs: what is started, on which questions, and how it ends."""
 
 import json
-import os
-import random
 import shutil
-import threading
 from contextlib import closing
 
 import pytest
 
-from ratchet.config import LoopSettings
 from ratchet.errors import Conflict, DiskFull, InvalidSetting, NotFound
 from ratchet.evaluation_files import EvaluationFiles
 from ratchet.files import ratchet_home
@@ -17,12 +13,9 @@ from ratchet.loop import LoopReport
 from ratchet.records import AT_WORK
 from ratchet.run_folder import RunFolder
 from ratchet.service import loops, queueing
-from ratchet.service.conduct import Conductor
-from ratchet.service.loops import LoopPlan, create_loop, find_loop, halves_of, list_loops, resume_loop, stop_loop
-from ratchet.service.registry import all_runs
+from ratchet.service.loops import create_loop, find_loop, halves_of, list_loops, resume_loop, stop_loop
 from ratchet.store import Database, RunStore
-
-from ..conducted import CONFIRMED, QUESTIONS, Stage, config, make_adapter, pairs, spec_of, start_of
+from tests.conducted import QUESTIONS, Stage, enter_loop, loop_plan, make_adapter, pairs, spec_of, start_of
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +30,9 @@ def stage(adapter):
     stage.close()
 
 
-def plan_of(benchmark, changes=None, **settings):
-    return LoopPlan(
-        settings=LoopSettings(**settings),
-        config=config(**(changes or {})),
-        benchmark_hash=benchmark,
-        confirmation=CONFIRMED,
-        home=loops.home_of_loops(),
-    )
-
-
 def start(changes=None, **settings):
     """Enter a loop on a benchmark of few questions; return its id."""
-    return create_loop(plan_of(pairs(), changes, **settings)).id
+    return enter_loop(changes, **settings).id
 
 
 def ended(stage, id):
@@ -205,7 +188,7 @@ def test_two_failed_runs_in_a_row_fail_a_loop_and_one_does_not(stage):
 
 
 def test_what_nobody_has_foreseen_ends_one_loop_in_words_and_the_others_go_on(stage, monkeypatch):
-    broken, sound = start(), create_loop(plan_of(pairs(), target_percent=50)).id
+    broken, sound = start(), create_loop(loop_plan(pairs(), target_percent=50)).id
     real = loops.decide
 
     def decide(settings, history, *, stop_requested):
@@ -233,6 +216,24 @@ def test_a_step_that_cannot_be_started_ends_the_loop_in_the_words_of_its_fault(s
     assert "Add it again" in stored.message
 
 
+def test_what_is_at_work_is_asked_to_stop_where_a_loop_ends_by_a_fault(stage, monkeypatch):
+    id = start(target_percent=60)
+    stage.pass_()
+
+    def broken(*arguments, **options):
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loops, "decide", broken)
+        stage.pass_()
+    assert find_loop(id).stored.status == "failed"
+    assert not stage.store.all(statuses=["queued", *AT_WORK])
+    resume_loop(id)
+    stage.shares = {"0": 0.4, "1": 0.6}
+    assert ended(stage, id).stored.status == "target_reached"
+    assert len(jobs(stage, id)["0/score"]) == 1
+
+
 @pytest.mark.parametrize("fault", [DiskFull("The disk is full."), Conflict("It is taken."), OSError(5, "broken")])
 def test_what_is_of_the_moment_is_said_once_and_waited_for(stage, monkeypatch, fault):
     id = start(target_percent=50)
@@ -249,8 +250,48 @@ def test_what_is_of_the_moment_is_said_once_and_waited_for(stage, monkeypatch, f
     assert ended(stage, id).stored.status == "target_reached"
 
 
+def test_a_conflict_that_does_not_pass_ends_the_loop_in_its_words(stage):
+    id = start(target_percent=90)
+    stage.shares = {"0": 0.4, "1": 0.6}
+    for _ in range(3):
+        stage.pass_()
+        stage.work()
+    weights = find_loop(id).run_of(1).folder / "adapter/adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x3f")
+    clock = [0.0]
+    stage.conductor.now = lambda: clock[0]
+    for at in (0, 599):
+        clock[0] = at
+        stage.pass_()
+        assert find_loop(id).stored.ended_at is None
+    clock[0] = 600
+    stage.pass_()
+    stored = find_loop(id).stored
+    assert stored.status == "failed"
+    assert "It was changed or damaged since." in stored.message
+    assert len([line for line in stage.said if "waits: " in line]) == 1
+
+
+def test_a_loop_whose_answers_are_gone_fails_in_words_and_hides_no_other_one(stage, caplog):
+    broken = start(target_percent=90)
+    sound = create_loop(loop_plan(target_percent=50)).id
+    stage.shares = {"0": 0.5}
+    ended(stage, sound)
+    (job,) = jobs(stage, broken)["0/score"]
+    if job.status == "queued":
+        stage.work()
+    shutil.rmtree(job.folder)
+    stage.pass_()
+    with pytest.raises(NotFound, match=f"The answers of evaluation {job.id} are not in"):
+        find_loop(broken)
+    assert [one.stored.id for one in list_loops()] == [sound]
+    assert broken in caplog.text
+    stored = stage.store.loops.get(broken)
+    assert (stored.status, "its round has no score" in stored.message) == ("failed", True)
+
+
 def test_loops_of_another_home_are_left_alone(stage):
-    plan = plan_of(pairs()).model_copy(update={"home": "/somewhere/else"})
+    plan = loop_plan().model_copy(update={"home": "/somewhere/else"})
     id = create_loop(plan).id
     stage.pass_()
     assert (find_loop(id).stored.status, jobs(stage, id)) == ("queued", {})
@@ -271,14 +312,18 @@ def test_a_loop_that_was_stopped_before_anything_began_has_nothing_and_goes_on_l
     assert (one.stored.status, stage.order) == ("target_reached", ["0/score", "0/sealed"])
 
 
-STOPPED_AT = ["0/score", "1/train", "1/score", "0/sealed", "1/sealed"]
+STOPPED_AT = [
+    *(
+        (step, begun)
+        for step in ("0/score", "1/train", "1/score", "0/sealed", "1/sealed")
+        for begun in ("queued", "begun")
+    ),
+    ("1/train", "with adapter"),
+]
 
 
-@pytest.mark.parametrize("step", STOPPED_AT)
-@pytest.mark.parametrize("begun", ["queued", "begun", "with adapter"])
+@pytest.mark.parametrize(("step", "begun"), STOPPED_AT)
 def test_a_loop_that_is_stopped_goes_on_with_the_same_jobs(stage, step, begun):
-    if begun == "with adapter" and step != "1/train":
-        pytest.skip("only a run has an adapter")
     id = start(target_percent=60)
     stage.shares = {"0": 0.4, "1": 0.6}
     for _ in range(20):
@@ -383,9 +428,9 @@ def test_a_start_that_could_not_be_benchmarked_is_tried_anew(stage):
 def test_a_loop_that_has_come_to_its_end_is_not_gone_on_with_and_it_is_said_why(stage):
     id = start(target_percent=50)
     ended(stage, id)
-    with pytest.raises(Conflict, match="sealed no more.*Start a new loop from its best adapter"):
+    with pytest.raises(Conflict, match=r"sealed no more.*Start a new loop from its best adapter"):
         resume_loop(id, {"max_rounds": 20})
-    with pytest.raises(Conflict, match="has ended already \\(target reached\\)"):
+    with pytest.raises(Conflict, match=r"has ended already \(target reached\)"):
         stop_loop(id)
 
 
@@ -415,7 +460,7 @@ def test_what_is_not_there_is_said():
 
 
 def test_a_loop_has_a_name_and_a_column_and_is_listed_by_its_project(stage):
-    first, second = start({"project": "sums"}), create_loop(plan_of(pairs(), name="mine")).id
+    first, second = start({"project": "sums"}), create_loop(loop_plan(pairs(), name="mine")).id
     assert [one.stored.id for one in list_loops()] == [first, second]
     assert [one.stored.id for one in list_loops("sums")] == [first]
     names = [one.stored.name for one in list_loops()]
@@ -427,8 +472,13 @@ def test_a_column_that_the_benchmark_has_not_and_a_benchmark_that_is_not_there_a
     with pytest.raises(InvalidSetting, match="Score column is style, but benchmark pairs has accuracy"):
         start(score_column="style")
     with pytest.raises(NotFound):
-        create_loop(plan_of("0" * 64))
+        create_loop(loop_plan("0" * 64))
     assert list_loops() == []
+
+
+def test_a_benchmark_of_one_question_has_no_two_halves():
+    with pytest.raises(InvalidSetting, match=r"Benchmark pairs has 1 question\. A loop needs 2 at least"):
+        create_loop(loop_plan(pairs(heldout=1)))
 
 
 def test_a_column_that_no_answer_of_these_settings_has_is_refused():
@@ -443,7 +493,7 @@ def test_a_loop_may_begin_with_an_adapter_and_by_another_column(stage):
     run = ended(stage, first).run_of(1)
     stage.order.clear()
     id = create_loop(
-        plan_of(pairs(), {"start_from": run.id}, target_percent=100.0, score_column="answered", seed=1)
+        loop_plan(pairs(), {"start_from": run.id}, target_percent=100.0, score_column="answered", seed=1)
     ).id
     one = ended(stage, id)
     assert stage.order == ["0/score", "0/sealed"]  # every answer is one
@@ -456,7 +506,7 @@ def test_a_loop_may_begin_with_an_adapter_and_by_another_column(stage):
 def test_merged_exports_of_rounds_that_are_not_the_best_are_removed_and_adapters_never(stage):
     for keeps in (False, True):
         stage.order.clear()
-        id = create_loop(plan_of(pairs(), target_percent=60, reclaims_storage=not keeps)).id
+        id = create_loop(loop_plan(pairs(), target_percent=60, reclaims_storage=not keeps)).id
         stage.shares = {"0": 0.4, "1": 0.5, "2": 0.6}
         for _ in range(5):
             stage.pass_()
@@ -467,165 +517,3 @@ def test_merged_exports_of_rounds_that_are_not_the_best_are_removed_and_adapters
         ended(stage, id)
         assert [(folder / "merged").exists() for folder in folders] == [keeps, True]
         assert all((folder / "adapter").is_dir() for folder in folders)
-
-
-# --- killed at any moment --------------------------------------------------------------------------------------------
-
-KILLED = 9
-
-
-def step_killed_before_write(number):
-    """Take a pass in a process of its own that is gone before its so-many-th write; tell whether it came to that."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            left = [number]
-
-            def counting(write):
-                def counted(*arguments, **options):
-                    left[0] -= 1
-                    if left[0] == 0:
-                        os._exit(KILLED)
-                    return write(*arguments, **options)
-
-                return counted
-
-            for name in ("replace", "rename", "mkdir", "unlink", "rmdir"):
-                setattr(os, name, counting(getattr(os, name)))
-            Database.write = counting(Database.write)
-            with closing(Database()) as database:
-                Conductor(RunStore(database), lambda line: None).step()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    assert code in (0, KILLED)
-    return code == KILLED
-
-
-def served_again(stage):
-    """Do as a keeper does that is started: enter what the database does not know, then take a pass."""
-    all_runs(stage.store)
-    stage.pass_()
-
-
-def whole(stage, id):
-    """Return step -> (number of jobs, their statuses), and check that each folder is one of them."""
-    found = jobs(stage, id)
-    folders = {place.parent.name for place in (ratchet_home() / "runs").glob("*/run.json")}
-    assert folders == {run.folder.name for runs in found.values() for run in runs}
-    assert all(run.is_kept for runs in found.values() for run in runs)
-    return {step: [run.status for run in runs] for step, runs in found.items()}
-
-
-@pytest.mark.parametrize(
-    "done",
-    [
-        0,
-        pytest.param(1, marks=pytest.mark.slow),
-        pytest.param(2, marks=pytest.mark.slow),
-        pytest.param(3, marks=pytest.mark.slow),
-        pytest.param(5, marks=pytest.mark.slow),
-    ],
-)
-def test_a_pass_that_is_killed_before_any_of_its_writes_is_made_up_for(stage, done, tmp_path):
-    """Passes: benchmark the start, train, benchmark a round, both sealed halves, the end."""
-    id = start(target_percent=60)
-    stage.shares = {"0": 0.4, "1": 0.6}
-    for _ in range(done):
-        stage.pass_()
-        stage.work()
-    stage.close()
-    shutil.copytree(ratchet_home(), tmp_path / "kept")
-
-    def restored():
-        stage.close()
-        shutil.rmtree(ratchet_home())
-        shutil.copytree(tmp_path / "kept", ratchet_home())
-
-    stage.pass_()
-    expected = whole(stage, id), find_loop(id).stored.status
-    kills = 0
-    while True:
-        restored()
-        if not step_killed_before_write(kills + 1):
-            break
-        kills += 1
-        served_again(stage)
-        assert (whole(stage, id), find_loop(id).stored.status) == expected, f"killed before write {kills}"
-    assert kills >= (2 if done == 5 else 6)
-
-
-@pytest.mark.slow
-def test_a_conductor_that_is_killed_again_and_again_starts_nothing_twice(each_database, adapter):
-    stage = Stage(adapter)
-    id = start(target_percent=90)
-    stage.shares = {"0": 0.4, "1": 0.6, "2": 0.9}
-    chance, kills = random.Random(3), 0
-    for _ in range(20):
-        for _ in range(2):
-            kills += step_killed_before_write(chance.randint(1, 12))
-            all_runs(stage.store)
-        stage.pass_()
-        stage.work()
-        if find_loop(id).stored.ended_at is not None:
-            break
-    assert kills >= 6
-    steps = ["0/score", *scored(1), *scored(2), "0/sealed", "2/sealed"]
-    assert whole(stage, id) == {step: ["completed"] for step in steps}
-    assert find_loop(id).stored.status == "target_reached"
-    stage.close()
-
-
-def test_two_conductors_at_once_start_nothing_twice(each_database, adapter):
-    stage = Stage(adapter)
-    id = start(target_percent=60)
-    stage.shares = {"0": 0.4, "1": 0.6}
-    barrier, faults = threading.Barrier(2, timeout=60), []
-
-    def conduct():
-        try:
-            with closing(Database()) as database:
-                conductor = Conductor(RunStore(database), lambda line: None)
-                barrier.wait()
-                conductor.step()
-        except BaseException as error:
-            faults.append(error)
-
-    for _ in range(8):
-        threads = [threading.Thread(target=conduct) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert faults == []
-        stage.work()
-    steps = ["0/score", *scored(1), "0/sealed", "1/sealed"]
-    assert whole(stage, id) == {step: ["completed"] for step in steps}
-    assert find_loop(id).stored.status == "target_reached"
-    stage.close()
-
-
-def test_a_folder_that_the_database_does_not_know_is_taken_up(stage, monkeypatch):
-    """The process is gone after it made the folder of a step and before the database knew of it."""
-    id = start(target_percent=50)
-
-    class Gone(BaseException):
-        pass
-
-    def gone(*arguments, **options):
-        raise Gone
-
-    with monkeypatch.context() as patch:
-        patch.setattr("ratchet.service.registry.register", gone)
-        patch.setattr(RunFolder, "undo_create", lambda folder: None)
-        with pytest.raises(Gone):
-            stage.pass_()
-    assert len(stage.folders()) == 1
-    served_again(stage)
-    ((run,),) = jobs(stage, id).values()
-    assert (run.id, run.status, run.is_kept) == (stage.folders()[0], "queued", True)
-    assert ended(stage, id).stored.status == "target_reached"
-    assert len(stage.folders()) == 2

@@ -13,7 +13,7 @@ from ratchet.report_card import ProbeResult, Probes
 from ratchet.service.report_page import page
 from ratchet.shown import visible, whole
 
-from ..cards import card, made, worth  # noqa: TID252
+from ..cards import card, made, worth
 
 HOSTILE = (
     "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} {% raw %} [red]x[/red] [/] [link=x]y[/link] "

@@ -15,7 +15,7 @@ from ratchet.service import Consent
 from ratchet.service.reports import described
 from ratchet.shown import whole
 
-from ..cards import KEY, card, worth  # noqa: TID252
+from ..cards import KEY, card, worth
 
 
 def stored(**changes):

@@ -118,6 +118,7 @@ def test_what_is_no_score_is_refused(values):
         bootstrap_mean(values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accuracy", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("count", [25, 120])
 def test_about_95_of_100_intervals_hold_the_truth(count, accuracy):
