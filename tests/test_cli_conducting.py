@@ -69,6 +69,7 @@ def test_a_loop_is_left_to_the_keeper_and_it_is_said_where_there_is_none(ratchet
     assert loops.find_loop(told["loop"]).plan.confirmation == CONFIRMED
 
 
+@pytest.mark.slow
 def test_a_loop_starts_from_flags_and_from_a_file_alone(ratchet_command, tmp_path, stage):
     pairs()
     start = ("loop", "start", "-b", "pairs", "--queue", "--json")

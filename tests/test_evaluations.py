@@ -410,6 +410,7 @@ def a_line_twice(content):
     return content + a_line_less(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [damaged, a_line_less, a_line_twice, lambda content: b"", lambda content: b"\xff"])
 def test_a_part_that_is_not_whole_is_refused_in_words(spoil):
     few()

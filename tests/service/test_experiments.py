@@ -145,6 +145,7 @@ def test_a_start_from_an_adapter_has_the_base_model_beside_it(stage):
     assert one.report.sentence.startswith("RL is better than start")
 
 
+@pytest.mark.slow
 def test_several_seeds_are_judged_together(stage):
     id = start(seeds=(0, 1, 2))
     stage.shares = {"start": 0.3, "score/0/0": 0.8, "score/1/0": 0.75, "score/2/0": 0.85}

@@ -503,6 +503,7 @@ def test_a_loop_may_begin_with_an_adapter_and_by_another_column(stage):
     assert halves_of(one.plan) != halves_of(find_loop(first).plan)
 
 
+@pytest.mark.slow
 def test_merged_exports_of_rounds_that_are_not_the_best_are_removed_and_adapters_never(stage):
     for keeps in (False, True):
         stage.order.clear()

@@ -90,6 +90,7 @@ def test_nothing_changed_is_no_certainty():
     assert (paired.low, paired.high) == pytest.approx((-0.03699, 0.03699), abs=1e-4)  # 3.8415 / 103.8415
 
 
+@pytest.mark.slow
 def test_test_and_interval_never_say_different_things():
     # Every table with up to 60 questions that differ, of 80 and of 2,000.
     widened = 0

@@ -3,11 +3,12 @@
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -276,3 +277,34 @@ def test_runs_are_claimed_and_ingested_by_one_process_each(database):
     expected = [f"r{number}" for number in range(12)] + [str(number) for number in range(12)]
     assert sorted(printed) == sorted(expected)
     assert {run.status for run in store.all()} == {"training"}
+
+
+def test_a_filled_database_of_an_earlier_version_keeps_its_runs_and_their_rounds(tmp_path):
+    # SQLite makes the table of runs anew: dropping the old one must not take the rounds along that point to it.
+    url = sa.make_url(f"sqlite:///{tmp_path / 'old.db'}")
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0003")
+        needed = {
+            "id": "r1", "project": "p", "kind": "full", "status": "completed", "config": "{}", "folder": "/r1",
+            "created_at": "2026-11-30", "message": "", "seconds": 1.0, "is_kept": True, "host": "", "slot": "",
+            "attempts": 0, "journal_offset": 7, "artifacts_url": "",
+        }  # fmt: skip
+        names = ", ".join(needed)
+        values = ", ".join(f":{name}" for name in needed)
+        connection.execute(sa.text(f"INSERT INTO run ({names}) VALUES ({values})"), needed)
+        connection.execute(sa.text("INSERT INTO run_round (run_id, number, record) VALUES ('r1', 0, '{}')"))
+    engine.dispose()
+    with closing(Database(url)) as database:
+        found = database.read(
+            lambda session: (
+                session.execute(sa.text("SELECT id, journal_offset, owner FROM run")).all(),
+                session.execute(sa.text("SELECT run_id, number FROM run_round")).all(),
+                session.execute(sa.text("PRAGMA foreign_keys")).scalar(),
+                session.execute(sa.text("PRAGMA foreign_key_check")).all(),
+            )
+        )
+    assert found == ([("r1", 7, None)], [("r1", 0)], 1, [])
