@@ -23,6 +23,7 @@ from ratchet.run_folder import RunFolder
 from ratchet.scoring import scores_of
 from ratchet.service import benchmarks, experiments, loops
 from ratchet.service.conduct import Conductor
+from ratchet.service.steps import this_home
 from ratchet.store import Database, RunStore
 from ratchet.supervisor.ingest import ingest
 
@@ -61,7 +62,7 @@ def loop_plan(benchmark=None, changes=None, **settings):
         config=config(**(changes or {})),
         benchmark_hash=benchmark or pairs(),
         confirmation=CONFIRMED,
-        home=loops.home_of_loops(),
+        home=this_home(),
     )
 
 
@@ -71,7 +72,7 @@ def enter_loop(changes=None, **settings):
 
 def experiment_settings(*benchmarks, changes=None, **given):
     """Return an experiment with small runs, by default on a benchmark of few questions."""
-    fields = {"confirmation": CONFIRMED, "seeds": (0,), "home": experiments.home_of_experiments()}
+    fields = {"confirmation": CONFIRMED, "seeds": (0,), "home": this_home()}
     of = {"config": config(**(changes or {})), "benchmarks": benchmarks or (pairs(),)}
     return ExperimentSettings(**of, **{**fields, **given})
 

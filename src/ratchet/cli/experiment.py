@@ -143,6 +143,7 @@ def _start(  # noqa: PLR0913 - one parameter for each option
     from ratchet.experiment import ExperimentSettings
     from ratchet.service import experiments
     from ratchet.service.sources import source_of_settings
+    from ratchet.service.steps import this_home
 
     console = console_for(as_json, of_a_run=True)
     taken = read_source(source, parameters, console, as_json=as_json)
@@ -159,7 +160,7 @@ def _start(  # noqa: PLR0913 - one parameter for each option
         adapter_of=adapter_of,
         source_run=taken.run,
         answers=answers,
-        home=experiments.home_of_experiments(),
+        home=this_home(),
     )
     return _created(settings, name, console, queue=parameters["queue"], as_json=as_json)
 

@@ -125,6 +125,7 @@ def _start(  # noqa: PLR0913 - one parameter for each option
     from ratchet.section_text import build_section
     from ratchet.service import loops
     from ratchet.service.benchmarks import find_benchmark
+    from ratchet.service.steps import this_home
 
     limits = {
         "target_percent": target_percent,
@@ -151,7 +152,7 @@ def _start(  # noqa: PLR0913 - one parameter for each option
             benchmark_hash=found.content_hash,
             confirmation=taken.confirmation,
             source_run=taken.run,
-            home=loops.home_of_loops(),
+            home=this_home(),
         )
     )
     return _followed(stored.id, console, queue=parameters["queue"], as_json=as_json)

@@ -4,7 +4,8 @@ A part is a fixed piece of the questions, so that whoever goes on after a kill m
 bytes. Writes nothing; knows neither folder nor scores.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -134,13 +135,7 @@ def given_answer(rollout: Rollout, seconds: float, tokens: int | None = None) ->
 def _timed(stream: Generator[Sampled], latencies: dict[tuple[int, int], float]) -> Generator[Sampled]:
     """Yield what a sampler yields, and note after how many seconds each answer was finished."""
     started = perf_counter()
-    for sampled in _closed(stream):
-        latencies[sampled.request, sampled.answer] = perf_counter() - started
-        yield sampled
-
-
-def _closed(stream: Generator[Sampled]) -> Iterator[Sampled]:
-    try:
-        yield from stream
-    finally:
-        stream.close()
+    with closing(stream):
+        for sampled in stream:
+            latencies[sampled.request, sampled.answer] = perf_counter() - started
+            yield sampled

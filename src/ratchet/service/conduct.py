@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from ratchet.errors import Conflict, DiskFull, NotFound, RatchetError, StorageUnavailable
 from ratchet.experiment import OPEN as OPEN_EXPERIMENTS
-from ratchet.files import ratchet_home
 from ratchet.service import experiments, loops
+from ratchet.service.steps import this_home
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore
@@ -46,7 +46,7 @@ class Conductor:
 
     def step(self) -> None:
         """Take one pass. A fault costs one loop's or experiment's pass, or ends it."""
-        home = str(ratchet_home().resolve())
+        home = this_home()
         for module, plans, statuses in (
             (loops, self.store.loops, loops.OPEN),
             (experiments, self.store.experiments, OPEN_EXPERIMENTS),

@@ -29,6 +29,7 @@ from ratchet.run_folder import RunFolder
 from ratchet.run_state import KIND_WORDS
 from ratchet.service.benchmark_making import StoredBenchmark
 from ratchet.service.benchmarks import BUILT_INS, find_benchmark, list_benchmarks
+from ratchet.service.evaluation_words import ranked
 from ratchet.service.lifecycle import laid_over
 from ratchet.service.queueing import Queued, queue_again, take_inline, waiting
 from ratchet.service.readiness import refuse_unusable
@@ -96,14 +97,7 @@ def evaluate(request: Request, *, watch: "Watch | None" = None) -> Evaluation:
         NotFound, Conflict, InvalidSetting, IncompatibleData, ModelUnavailable, DiskFull: nothing was started.
         RatchetError: what failed it afterwards; what is answered is kept.
     """
-    folder = _made(request, is_kept=False)
-    from ratchet import worker
-
-    try:
-        worker.run(folder, watch=watch)
-    finally:
-        bring_up_to_date(folder)
-    return find_evaluation(str(folder.path))
+    return _worked_on(_made(request, is_kept=False), watch)
 
 
 def queue_evaluation(request: Request) -> Queued:
@@ -120,7 +114,10 @@ def resume_evaluation(evaluation: str, *, watch: "Watch | None" = None) -> Evalu
         NotFound: there is no such evaluation.
         Conflict: it has ended, another process works on it, or it cannot go on here to the same result.
     """
-    folder = take_inline(evaluation, "evaluation")
+    return _worked_on(take_inline(evaluation, "evaluation"), watch)
+
+
+def _worked_on(folder: RunFolder, watch: "Watch | None") -> Evaluation:
     from ratchet import worker
 
     try:
@@ -214,8 +211,8 @@ def leaderboard(benchmark: str, project: str | None = None) -> list[Evaluation]:
     Raises:
         NotFound: there is no such benchmark.
     """
-    found = [one.evaluation for one in list_evaluations(benchmark, project) if one.is_whole and one.evaluation.scores]
-    return sorted(found, key=lambda one: -(one.scores.columns[0].value if one.scores else 0.0))
+    found = [one.evaluation for one in list_evaluations(benchmark, project) if one.is_whole]
+    return ranked(found)
 
 
 def _shown(job: "StoredRun", spec: EvaluationSpec, scores: EvaluationScores | None) -> Evaluation:
@@ -263,7 +260,7 @@ def put_together(request: Request) -> tuple[RunConfig, EvaluationSpec]:
         raise InvalidSetting(
             "A Python function of this process cannot grade a benchmark: keep it as a metric.", "verifier"
         )
-    config = _asked(source, benchmark.spec, verifier, is_changed=set(changes))
+    config = _asked(source, benchmark.spec, verifier)
     if changes:
         config = laid_over(config, changes)
     config = config.resolved()
@@ -302,7 +299,7 @@ def _subject(request: Request) -> tuple[RunConfig, Subject]:
         subject = Subject(
             kind="endpoint", name=request.subject or endpoint.model, model=endpoint.model, identity=endpoint.url
         )
-        return _settings(model=endpoint.model, device="cpu"), subject
+        return build({"model": endpoint.model, "device": "cpu"}), subject
     if request.config is not None:
         return _start_of(request.config)
     run = _run(request.subject)
@@ -318,14 +315,10 @@ def _subject(request: Request) -> tuple[RunConfig, Subject]:
                 f"{request.subject} is an adapter without its run. Say which base model it is for: --model NAME.",
                 "model",
             )
-        config = _settings(model=base, start_from={"adapter": str(place)})
+        config = build({"model": base, "start_from": {"adapter": str(place)}})
         return config, Subject(kind="adapter", name=place.name, model=base)
     kind: SubjectKind = "merged" if request.is_merged else "base"
-    return _settings(model=request.subject), Subject(kind=kind, name=place.name, model=request.subject)
-
-
-def _settings(**given: Any) -> RunConfig:
-    return build(given)
+    return build({"model": request.subject}), Subject(kind=kind, name=place.name, model=request.subject)
 
 
 def _run(name: str) -> RunFolder | None:
@@ -375,7 +368,7 @@ def _verifier(benchmark: BenchmarkSpec, source: RunConfig) -> VerifierSettings:
     return own
 
 
-def _asked(source: RunConfig, benchmark: BenchmarkSpec, verifier: VerifierSettings, is_changed: set[str]) -> RunConfig:
+def _asked(source: RunConfig, benchmark: BenchmarkSpec, verifier: VerifierSettings) -> RunConfig:
     """Return a model's settings with the harness, verifier and form that it is evaluated with."""
     own, usual = benchmark.harness, benchmark.usual
     is_of_run = source.prompt.system_prompt is not None

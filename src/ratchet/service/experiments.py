@@ -25,12 +25,20 @@ from ratchet.experiment import (
     Step,
     steps_of_experiment,
 )
-from ratchet.files import ratchet_home
 from ratchet.service.benchmarks import find_benchmark
 from ratchet.service.evaluations import Request, find_evaluation, put_together, questions_of
 from ratchet.service.registry import find_run, open_store
 from ratchet.service.sources import source_of_run
-from ratchet.service.steps import Steps, begin_evaluation, begin_run, forget, resume_stopped, steps_of, stop_all
+from ratchet.service.steps import (
+    Steps,
+    begin_evaluation,
+    begin_run,
+    forget,
+    resume_stopped,
+    steps_of,
+    stop_all,
+    this_home,
+)
 from ratchet.stats import judge_seeds
 
 if TYPE_CHECKING:
@@ -146,9 +154,8 @@ def list_experiments(project: str | None = None) -> list[Experiment]:
 
 def _read(store: "RunStore", stored: "StoredPlan") -> Experiment:
     report = None if stored.report is None else ExperimentReport.model_validate(stored.report)
-    settings = ExperimentSettings.model_validate_json(
-        json.dumps(stored.settings)
-    )  # strict: a list is a tuple in JSON alone
+    # Through text: the settings are strict, and take a list for a tuple in JSON alone.
+    settings = ExperimentSettings.model_validate_json(json.dumps(stored.settings))
     return Experiment(stored, settings, steps_of(store, f"experiment/{stored.id}"), report)
 
 
@@ -438,7 +445,7 @@ def replication_of(run: str, seeds: int, benchmarks: Sequence[str], answers: int
         confirmation=source.confirmation,
         source_run=source.run,
         answers=answers,
-        home=home_of_experiments(),
+        home=this_home(),
     )
 
 
@@ -452,8 +459,3 @@ def first_table(one: Experiment) -> tuple[SideBySide, list[list[QuestionResult]]
         raise Conflict(f"Experiment {one.stored.id} is {one.stored.status}: there is nothing to report yet.")
     table = one.report.benchmarks[0].table
     return table, [questions_of(evaluation.folder) for evaluation in table.evaluations]
-
-
-def home_of_experiments() -> str:
-    """Return what an experiment that is made now is carried out by: the keeper of this RATCHET_HOME."""
-    return str(ratchet_home().resolve())

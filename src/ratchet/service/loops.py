@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ratchet.benchmark import BenchmarkSpec
@@ -19,7 +20,6 @@ from ratchet.datasets import bench_store
 from ratchet.errors import Conflict, InvalidSetting, NotFound, RatchetError
 from ratchet.evaluation import QuestionResult
 from ratchet.evaluation_files import EvaluationFiles
-from ratchet.files import ratchet_home
 from ratchet.loop import (
     MOST_TRIES,
     BenchmarkRound,
@@ -89,8 +89,13 @@ class Loop:
     plan: LoopPlan
     benchmark: BenchmarkSpec
     steps: Steps
-    view: LoopView
+    history: list[LoopRound]
     report: LoopReport | None
+
+    @cached_property
+    def view(self) -> LoopView:
+        """Its rounds as people see them. Tests every round against another: not for whoever looks each second."""
+        return view(self.plan.settings, self.history)
 
     def run_of(self, number: int) -> "StoredRun | None":
         """Return the run of a round, None for the start and for one that has not begun."""
@@ -116,7 +121,7 @@ def create_loop(plan: LoopPlan) -> "StoredPlan":
         )
     name = plan.settings.name or f"{benchmark.name}, {plan.config.model}"
     plan = plan.model_copy(update={"settings": plan.settings.model_copy(update={"name": name})})
-    _, spec = put_together(_of_start(plan, Steps("", {})))
+    _, spec = put_together(_of_start(plan, Steps("", {}).owner_of(_score(0)), "choosing", halves_of(plan)[0]))
     is_given = "score_column" in plan.settings.model_fields_set
     column = plan.settings.score_column if is_given else spec.main_column
     if column not in spec.score_columns:
@@ -229,8 +234,7 @@ def conduct(store: "RunStore", stored: "StoredPlan") -> None:
     is_stopping = stored.stop_requested_at is not None
     if is_stopping:
         stop_all(one.steps.at_work)
-    history = _history(one.plan, one.steps)
-    decision = decide(one.plan.settings, history, stop_requested=is_stopping)
+    decision = decide(one.plan.settings, one.history, stop_requested=is_stopping)
     if isinstance(decision, EndLoop):
         if _asks_sealed(one, decision):
             _move(store, stored, "benchmarking")
@@ -259,8 +263,7 @@ def _read(store: "RunStore", stored: "StoredPlan") -> Loop:
     plan = LoopPlan.model_validate_json(json.dumps(stored.settings))  # strict: a list is a tuple in JSON alone
     steps = steps_of(store, f"loop/{stored.id}")
     report = None if stored.report is None else LoopReport.model_validate(stored.report)
-    benchmark, _ = bench_store.read(plan.benchmark_hash)
-    return Loop(stored, plan, benchmark, steps, view(plan.settings, _history(plan, steps)), report)
+    return Loop(stored, plan, bench_store.read_spec(plan.benchmark_hash), steps, _history(plan, steps), report)
 
 
 def _column(plan: LoopPlan) -> str:
@@ -326,15 +329,16 @@ def halves_of(plan: LoopPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return halves([prompt.id for prompt in prompts], plan.settings.seed, difficulty if is_told else None)
 
 
-def _of_start(plan: LoopPlan, steps: Steps) -> Request:
+def _of_start(plan: LoopPlan, owner: str, half: str, questions: tuple[int, ...]) -> Request:
+    """Return what is asked to benchmark the start on one half of the questions."""
     return Request(
         subject="",
         benchmark=plan.benchmark_hash,
-        owner=steps.owner_of(_score(0)),
+        owner=owner,
         config=plan.config,
         project=plan.config.project,
-        only=halves_of(plan)[0],
-        name=f"{plan.settings.name}: start, choosing half",
+        only=questions,
+        name=f"{plan.settings.name}: start, {half} half",
     )
 
 
@@ -344,16 +348,15 @@ def _benchmark_round(one: Loop, decision: BenchmarkRound) -> None:
 
 def _of_round(one: Loop, number: int, step: str, questions: tuple[int, ...]) -> Request:
     """Return what is asked to benchmark a round on some of the questions."""
-    what = "start" if number == 0 else f"round {number}"
     half = "sealed" if step == _sealed(number) else "choosing"
-    name = f"{one.plan.settings.name}: {what}, {half} half"
-    asked = replace(_of_start(one.plan, one.steps), owner=one.steps.owner_of(step), only=questions, name=name)
+    asked = _of_start(one.plan, one.steps.owner_of(step), half, questions)
     if number == 0:
         return asked
     run = one.run_of(number)
     if run is None:
         raise AssertionError("what is benchmarked was trained")
-    return replace(asked, subject=run.id, config=None, asked_as=one.plan.config)
+    name = f"{one.plan.settings.name}: round {number}, {half} half"
+    return replace(asked, subject=run.id, config=None, asked_as=one.plan.config, name=name)
 
 
 def _asks_sealed(one: Loop, ending: EndLoop) -> bool:
@@ -420,19 +423,14 @@ def _closed(one: Loop, best: int) -> LoopReport | None:
         sides.append([question.score(column) for question in files.questions()])
         scores = files.scores()
         withheld = withheld or (scores.withheld if scores else "")
-    return closing(one.plan.settings, _history(one.plan, one.steps), sides[0], sides[1], withheld=withheld)
+    return closing(one.plan.settings, one.history, sides[0], sides[1], withheld=withheld)
 
 
 def _reclaim(one: Loop, best: int | None) -> None:
     """Remove merged exports of rounds that are not the best one. Adapters are always kept."""
     if not one.plan.settings.reclaims_storage:
         return
-    for view_of in one.view.rounds:
-        run = one.run_of(view_of.number)
-        if run is not None and run.folder is not None and view_of.number != best:
+    for past in one.history:
+        run = one.run_of(past.number)
+        if run is not None and run.folder is not None and past.number != best:
             shutil.rmtree(run.folder / "merged", ignore_errors=True)
-
-
-def home_of_loops() -> str:
-    """Return what a loop that is made now is carried out by: the keeper of this RATCHET_HOME."""
-    return str(ratchet_home().resolve())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ratchet.config import RunConfig
 from ratchet.endings import RESUMABLE
 from ratchet.errors import Conflict, RatchetError
+from ratchet.files import ratchet_home
 from ratchet.records import AT_WORK
 from ratchet.service.evaluations import Request, queue_evaluation
 from ratchet.service.queueing import queue_again, stop
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
 
 StepState = Literal["none", "working", "done", "lost"]
+
+
+def this_home() -> str:
+    """Return what a loop or experiment that is made now is carried out by: the keeper of this RATCHET_HOME."""
+    return str(ratchet_home().resolve())
 
 
 @dataclass(frozen=True)
