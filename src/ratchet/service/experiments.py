@@ -31,6 +31,7 @@ from ratchet.service.registry import find_run, open_store
 from ratchet.service.sources import source_of_run
 from ratchet.service.steps import (
     Steps,
+    ask_to_stop,
     begin_evaluation,
     begin_run,
     forget,
@@ -167,10 +168,7 @@ def stop_experiment(id: str) -> None:
         Conflict: it has ended.
     """
     with open_store() as store:
-        stored = store.experiments.get(id)
-        if stored.status not in OPEN:
-            raise Conflict(f"Experiment {id} has ended already ({stored.status}).")
-        store.experiments.change(id, stop_requested_at=datetime.now(UTC))
+        ask_to_stop(store.experiments, id, OPEN)
 
 
 def resume_experiment(id: str) -> None:

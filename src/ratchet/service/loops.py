@@ -39,6 +39,7 @@ from ratchet.service.evaluations import Request, put_together
 from ratchet.service.registry import Origin, open_store
 from ratchet.service.steps import (
     Steps,
+    ask_to_stop,
     begin_evaluation,
     begin_run,
     forget,
@@ -168,10 +169,7 @@ def stop_loop(id: str) -> None:
         Conflict: it has ended.
     """
     with open_store() as store:
-        stored = store.loops.get(id)
-        if stored.status not in OPEN:
-            raise Conflict(f"Loop {id} has ended already ({stored.status.replace('_', ' ')}).")
-        store.loops.change(id, stop_requested_at=datetime.now(UTC))
+        ask_to_stop(store.loops, id, OPEN)
 
 
 def resume_loop(id: str, changes: Mapping[str, Any] | None = None) -> None:

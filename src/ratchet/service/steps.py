@@ -4,9 +4,10 @@ Nothing is counted beside them: whoever conducts looks at the steps that exist a
 process that is killed between two steps, or in the middle of one, loses nothing and doubles nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from ratchet.config import RunConfig
@@ -21,6 +22,7 @@ from ratchet.service.registry import Origin, new_run
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
+    from ratchet.store.plans import PlanStore
 
 StepState = Literal["none", "working", "done", "lost"]
 
@@ -105,6 +107,19 @@ def stop_all(runs: "Sequence[StoredRun]") -> None:
         if run.stop_requested_at is None:
             with suppress(Conflict):
                 stop(run.id)
+
+
+def ask_to_stop(plans: "PlanStore", id: str, open_statuses: Collection[str]) -> None:
+    """Ask a loop or an experiment to end: nothing more is started, and what is at work ends in good order.
+
+    Raises:
+        NotFound: there is none of this id.
+        Conflict: it has ended.
+    """
+    stored = plans.get(id)
+    if stored.status not in open_statuses:
+        raise Conflict(f"{plans.kind.capitalize()} {id} has ended already ({stored.status.replace('_', ' ')}).")
+    plans.change(id, stop_requested_at=datetime.now(UTC))
 
 
 def forget(store: "RunStore", runs: "Sequence[StoredRun]") -> None:
