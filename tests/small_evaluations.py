@@ -7,7 +7,7 @@ import time
 from ratchet.evaluation_files import EvaluationFiles
 from ratchet.run_folder import RunFolder
 from ratchet.service import benchmarks, evaluations
-from ratchet.service.evaluations import Request
+from ratchet.service.evaluation_making import Request
 
 
 def few(name="few", questions=8, seed=0):

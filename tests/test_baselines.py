@@ -129,13 +129,23 @@ def test_a_main_metric_that_cannot_be_a_reward_gives_no_default(measured, verifi
     assert filled(own).verifier.kind == "qa"
 
 
+@pytest.mark.parametrize("changes", [{"seed": 5}, {"largest": 8}, {"pairs": 3}])
+def test_math_pairs_of_other_numbers_or_another_seed_are_other_data(changes):
+    few()
+    baseline = evaluate(request()).id
+    data = {"source": "math_pairs", "prompts": 32, "heldout": 6}
+    assert with_baseline(build({**SMALL, "data": data, "baseline": baseline})).verifier.kind == "math_pairs"
+    with pytest.raises(InvalidSetting, match="Choose a baseline of the same data"):
+        with_baseline(build({**SMALL, "data": {**data, **changes}, "baseline": baseline}))
+
+
 def test_a_baseline_of_other_data_is_refused(measured, tmp_path):
     baseline = measured(QaVerifier())
     add_rows(tmp_path, "other", lambda truth: f"{truth}.")
     with pytest.raises(InvalidSetting, match=r"made of mine@1, not of this run's data \(other@1\)") as refused:
         filled(settings(baseline, "other"))
     assert refused.value.field == "baseline"
-    with pytest.raises(InvalidSetting, match=r"not of this run's data \(math_pairs\)"):
+    with pytest.raises(InvalidSetting, match=r"not of this run's data \(math_pairs: 2 pairs"):
         with_baseline(small(baseline=baseline))
     shutil.rmtree(tmp_path / "mine")
     add_rows(tmp_path, "mine", lambda truth: f"{truth}!")

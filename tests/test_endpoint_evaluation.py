@@ -13,7 +13,8 @@ from ratchet.datasets import bench_store
 from ratchet.errors import InvalidSetting, ModelUnavailable, SamplerFailed
 from ratchet.run_folder import RunFolder
 from ratchet.service import benchmarks, comparisons, evaluations
-from ratchet.service.evaluations import Request, evaluate, find_evaluation, questions_of, resume_evaluation
+from ratchet.service.evaluation_making import Request
+from ratchet.service.evaluations import evaluate, find_evaluation, questions_of, resume_evaluation
 from ratchet.worker import Watch
 
 from .endpoint.server import KEY, Endpoint, Reply, completion, fault
@@ -155,7 +156,7 @@ def test_what_passes_is_asked_again_and_what_stays_is_a_failed_answer(scholar):
         return fault(400) if number == 4 else None
 
     scholar.odd = odd
-    evaluation = evaluate(asking(scholar, timeout_seconds=0.4, attempts=2))
+    evaluation = evaluate(asking(scholar, timeout_seconds=3.0, attempts=2))
     assert evaluation.status == "completed"
     by_number = {one.question: one.answers[0] for one in questions_of(evaluation.id)}
     assert {number for number, one in by_number.items() if one.outcome == "failed"} == {3, 4}

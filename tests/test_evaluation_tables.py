@@ -131,6 +131,23 @@ def test_the_best_is_first_and_of_equal_ones_the_earlier():
     assert "No evaluation of it has scores yet." in plain(print_leaderboard, "x", [open_one])
 
 
+def test_a_leaderboard_says_which_were_asked_in_another_way_and_in_what_they_differ():
+    best = evaluation("best", questions(0.9))
+    alike = evaluation("alike", questions(0.7))
+    other = evaluation("other", questions(0.5), setup={**best.setup, "system_prompt": "Think.", "longest_answer": 99})
+    third = evaluation("third", questions(0.3), setup={**best.setup, "format": "tags"})
+    text = printed(print_leaderboard, "math_pairs_heldout", [best, alike, other, third])
+    rows = re.findall(r"^ \d +(\w+) adapter.* 1 +([A-Z]) ", text, flags=re.MULTILINE)
+    assert rows == [("best", "A"), ("alike", "A"), ("other", "B"), ("third", "C")]
+    said = plain(print_leaderboard, "math_pairs_heldout", [best, alike, other, third])
+    assert (
+        "B was asked in another way than A, so their scores do not compare; they differ in system_prompt, longest_answer."
+        in said
+    )
+    assert "C was asked in another way than A, so their scores do not compare; they differ in format." in said
+    assert "asked" not in plain(print_leaderboard, "math_pairs_heldout", [best, alike])
+
+
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_tables_fit_a_terminal_and_cut_no_number(width):
     whole, results = side_by_side()

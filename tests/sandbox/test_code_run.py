@@ -90,14 +90,14 @@ def test_any_text_crosses(runner):
 
 
 def test_a_test_that_is_out_of_time_costs_itself_alone_and_the_third_ends_the_run():
-    runner = CodeRunner(limit_seconds=0.4)
+    runner = CodeRunner(limit_seconds=1.0)
     slow = "n = int(input())\nwhile n % 2: pass\nprint(n)"
     cases = [{"stdin": str(n), "stdout": str(n)} for n in (1, 2, 3, 4, 5, 6, 8)]
     started = time.monotonic()
     assert statuses(runner, slow, {"type": "io", "cases": cases}) == [
         "timed_out", "passed", "timed_out", "passed", "timed_out", "timed_out", "timed_out",
     ]  # fmt: skip
-    assert 1.2 < time.monotonic() - started < 8
+    assert 3 < time.monotonic() - started < 30
 
 
 def test_a_run_ends_after_ten_times_the_limit_of_a_test():
@@ -105,7 +105,7 @@ def test_a_run_ends_after_ten_times_the_limit_of_a_test():
     cases = [{"stdin": "", "stdout": "1"}] * 40
     started = time.monotonic()
     found = statuses(runner, "import time\ntime.sleep(0.1)\nprint(1)", {"type": "io", "cases": cases})
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 30
     count = found.count("passed")
     assert 3 <= count < 25
     assert found == ["passed"] * count + ["timed_out"] * (40 - count)
@@ -232,7 +232,7 @@ def test_calls_of_apps_find_a_function_or_a_method_of_solution(runner):
 
 
 def test_assertions_that_are_out_of_time_or_crash_cost_themselves_alone():
-    runner = CodeRunner(limit_seconds=0.4)
+    runner = CodeRunner(limit_seconds=1.0)
     program = "import os\ndef f(n):\n    while n == 3: pass\n    if n == 5: os._exit(0)\n    return n"
     asserts = [f"assert f({n}) == {n}" for n in (2, 3, 4, 5, 6)]
     assert statuses(runner, program, asserts) == ["passed", "timed_out", "passed", "error", "passed"]
@@ -240,18 +240,18 @@ def test_assertions_that_are_out_of_time_or_crash_cost_themselves_alone():
     started = time.monotonic()
     assert statuses(runner, loops, asserts) == ["timed_out"] * 5
     assert statuses(runner, "while True: pass", asserts) == ["timed_out"] * 5
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 40
 
 
 def test_a_test_that_loops_over_the_program_is_out_of_time_too():
-    runner = CodeRunner(limit_seconds=0.4)
+    runner = CodeRunner(limit_seconds=1.0)
     asserts = "n = 0\nwhile f(n) == n:\n    n += 1\n    assert n"
     assert statuses(runner, "def f(n): return n", asserts) == ["timed_out"]
     assert statuses(runner, "def f():\n    while True: yield 1", "assert sum(f()) == 1") == ["timed_out"]
 
 
 def test_an_object_of_a_process_that_was_ended_fails_its_test_and_no_other():
-    runner = CodeRunner(limit_seconds=0.4)
+    runner = CodeRunner(limit_seconds=1.0)
     program = STACK + "\ndef loop():\n    while True: pass"
     tests = "s = Stack([1])\nassert loop()\nassert s.pop() == 1\nassert Stack([2]).pop() == 2"
     assert statuses(runner, program, tests) == ["timed_out", "error", "passed"]

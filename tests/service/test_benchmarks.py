@@ -188,7 +188,7 @@ class Scripted:
 
 
 def asked(count):
-    return [Prompt(n, ({"role": "user", "content": POISON},), POISON) for n in range(1, count + 1)]
+    return [Prompt(n, ({"role": "user", "content": f"{POISON} {n}"},), POISON) for n in range(1, count + 1)]
 
 
 def tried(verifier, count, solutions=None, must=True):
@@ -225,6 +225,15 @@ def test_what_is_no_fault_is_told():
     assert notes[0] == "1 of 4 reference solutions pass without being wholly right by this verifier."
     assert notes[1].startswith("The verifier fails on the empty answer to 1 of 4 questions (row 1: execution). ")
     assert tried(Scripted({}), 4) == ()
+
+
+def test_questions_that_come_again_are_told_by_number():
+    again = [
+        Prompt(n, ({"role": "user", "content": text},), "7")
+        for n, text in enumerate(("3 + 4?", "5 + 2?", " 3 +  4 ?", "5 + 2?"), 1)
+    ]
+    (told,) = check_questions(Scripted({}), again, ["x"] * 4, must_have_solutions=True)
+    assert told.startswith("2 questions ask what an earlier one asks (row 3: as row 1; row 4: as row 2). ")
 
 
 def test_of_many_questions_a_spread_sample_of_200_is_tried_with_right_answers_and_all_with_an_empty_one(monkeypatch):

@@ -68,7 +68,7 @@ def _add_command() -> click.Command:
     return SettingsCommand(
         "add",
         callback=_add,
-        sections=("verifier", "reward"),
+        settings=("verifier", "reward"),
         further_names={"verifier.kind": "--verifier"},
         help="Make a benchmark of SOURCE: a dataset NAME or NAME@VERSION, by its test rows and with a verifier; a "
         "bundle, which is a folder or .zip with benchmark.yaml; or math-pairs, gsm8k or math-500. A right answer must "

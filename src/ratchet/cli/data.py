@@ -87,7 +87,7 @@ def _check_command() -> click.Command:
     return SettingsCommand(
         "check",
         callback=_check,
-        sections=("verifier", "reward"),
+        settings=("verifier", "reward"),
         further_names={"verifier.kind": "--verifier"},
         help="Check whether NAME or NAME@VERSION can be trained on and scored with a verifier: every ground truth can "
         "be graded, and no prompt is in two splits.",

@@ -124,10 +124,12 @@ def print_leaderboard(console: "Console", benchmark_name: str, evaluations: Sequ
     titles = [words.column_title(name) for name in others]
     wide = _is_wide(console)
     after = ("model", "when (UTC)", "evaluation") if wide else ()
+    ways, differences = words.ways_of_asking(ranked)
+    asked = ("asked",) if differences else ()
     table = _table(
-        console, "", "what", words.column_title(main), *titles, "answers each", *after, left=("what", *after)
+        console, "", "what", words.column_title(main), *titles, "answers each", *asked, *after, left=("what", *after)
     )
-    for place, made in enumerate(ranked, start=1):
+    for place, (made, way) in enumerate(zip(ranked, ways, strict=True), start=1):
         assert made.scores is not None
         columns = [made.scores.column(name) for name in others]
         known = [made.subject.model, words.when(made.created_at), made.id]
@@ -138,9 +140,12 @@ def print_leaderboard(console: "Console", benchmark_name: str, evaluations: Sequ
             f"{cell}{', ' if wide else chr(10)}no verdict" if made.scores.withheld else cell,
             *("" if one is None else words.percent(one.value) for one in columns),
             str(made.answers_per_question),
+            *([way] if asked else []),
             *map(_plain, known if wide else ()),
         )
     console.print(table)
+    for sentence in differences:
+        _note(console, sentence)
 
 
 def print_question_table(console: "Console", questions: Sequence[QuestionResult], full: bool) -> None:

@@ -11,14 +11,12 @@ from ratchet.cli import EXIT_TASK, tell
 from ratchet.cli.flags import SettingsCommand, given
 from ratchet.cli.train import json_option, queue_option
 from ratchet.errors import RatchetError
+from ratchet.evaluation import CHANGEABLE
 
 if TYPE_CHECKING:
     from ratchet.cli.live import Live
     from ratchet.config import EndpointSettings
     from ratchet.evaluation import Evaluation
-
-# Settings that an evaluation may have otherwise than its model's run; what grades is the benchmark's.
-_SECTIONS = ("run", "prompt", "rl", "sampler", "start_from")
 
 
 def eval() -> click.Command:
@@ -83,14 +81,19 @@ def eval() -> click.Command:
 def _start() -> click.Command:
     return SettingsCommand(
         "start",
-        sections=_SECTIONS,
+        settings=CHANGEABLE,
         callback=_evaluate,
         help="Evaluate SUBJECT on a benchmark. SUBJECT is a run (its kept adapter), an adapter's folder, or a model's "
         "name or folder; with --endpoint, what to call the endpoint's model. Of a run, the prompt, the reading and the "
         "longest answer are the run's.",
         params=[
             click.Argument(["subject"], required=False, default=""),
-            click.Option(["--benchmark", "-b"], required=True, metavar="NAME", help="See ratchet bench list."),
+            click.Option(["--benchmark", "-b"], metavar="NAME", help="See ratchet bench list."),
+            click.Option(
+                ["--like"],
+                metavar="EVALUATION",
+                help="The same questions in the same way as an evaluation that is there, in place of --benchmark.",
+            ),
             click.Option(
                 ["--start", "of_start"], is_flag=True, help="Of a run: what it started from, asked as the run."
             ),
@@ -98,13 +101,10 @@ def _start() -> click.Command:
             click.Option(
                 ["--answers"],
                 type=click.IntRange(1, 64),
-                default=1,
-                help="Answers per question: 1 is greedy, more are sampled, for pass@k.",
+                help="Answers per question: 1, if left out, is greedy; more are sampled, for pass@k.",
             ),
             click.Option(["--name"], default="", help="A name of your own."),
-            click.Option(
-                ["--project-label", "label"], metavar="LABEL", help="Project label; that of the run if left out."
-            ),
+            click.Option(["--project"], metavar="LABEL", help="Project label; that of the run if left out."),
             click.Option(["--endpoint"], metavar="URL", help="Ask this OpenAI-compatible endpoint (ends in /v1)."),
             click.Option(["--endpoint-model"], metavar="NAME", help="The endpoint's name for the model."),
             click.Option(
@@ -123,12 +123,13 @@ def _start() -> click.Command:
 
 def _evaluate(  # noqa: PLR0913 - one parameter for each option
     subject: str,
-    benchmark: str,
+    benchmark: str | None,
+    like: str | None,
     of_start: bool,
     is_merged: bool,
-    answers: int,
+    answers: int | None,
     name: str,
-    label: str | None,
+    project: str | None,
     endpoint: str | None,
     endpoint_model: str | None,
     endpoint_settings: tuple[str, ...],
@@ -137,21 +138,28 @@ def _evaluate(  # noqa: PLR0913 - one parameter for each option
     **parameters: Any,
 ) -> int:
     from ratchet.service import evaluations
+    from ratchet.service.evaluation_making import Request
 
     asked = _endpoint(endpoint, endpoint_model, endpoint_settings)
     if not subject and asked is None:
         raise click.UsageError("Name what to evaluate: a run, an adapter's folder, a model, or --endpoint URL.")
-    request = evaluations.Request(
+    if (like is None) == (benchmark is None):
+        raise click.UsageError("Name a benchmark with --benchmark, or an evaluation to ask alike with --like.")
+    if like is not None and answers is not None:
+        raise click.UsageError("--answers does not go with --like, which asks for as many. Leave it out.")
+    request = Request(
         subject=subject,
-        benchmark=benchmark,
+        benchmark=benchmark or "",
         of_start=of_start,
         is_merged=is_merged,
-        answers=answers,
+        answers=answers or 1,
         changes=given(parameters),
         endpoint=asked,
         name=name,
-        project=label,
+        project=project,
     )
+    if like is not None:
+        request = evaluations.as_asked(request, like)
     if queue:
         from ratchet.cli.queueing import tell_queued
 

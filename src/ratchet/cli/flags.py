@@ -1,6 +1,6 @@
 """Flags made from the settings model: ``--rl.prompts-per-round 16``, or ``--prompts-per-round 16`` where one has it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import click
@@ -14,7 +14,7 @@ class SettingsCommand(click.Command):
     """A command with a flag for every setting, listed by section in its help.
 
     Args:
-        sections: Those whose settings have flags; left out, all of them.
+        settings: Sections and dotted keys whose settings have flags; left out, all of them.
         further_names: Dotted key -> one more flag for it.
         args: As of a command.
         kwargs: Likewise.
@@ -23,13 +23,13 @@ class SettingsCommand(click.Command):
     def __init__(
         self,
         *args: Any,
-        sections: Sequence[str] | None = None,
+        settings: Collection[str] | None = None,
         further_names: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         options = _options(further_names or {})
-        self.params.extend(option for option in options if sections is None or option.section in sections)
+        self.params.extend(one for one in options if settings is None or {one.section, one.key} & set(settings))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options, then the settings by section."""
@@ -52,9 +52,10 @@ class SettingsCommand(click.Command):
 class _SettingOption(click.Option):
     """The flag of one setting; its text is read by ``config_text``, which knows the type and the limits."""
 
-    def __init__(self, declarations: list[str], section: str, **kwargs: Any) -> None:
+    def __init__(self, declarations: list[str], key: str, **kwargs: Any) -> None:
         super().__init__(declarations, **kwargs)
-        self.section = section
+        self.key = key
+        self.section = key.partition(".")[0] if "." in key else "run"
 
 
 def _options(further_names: Mapping[str, str]) -> list[_SettingOption]:
@@ -68,7 +69,6 @@ def _options(further_names: Mapping[str, str]) -> list[_SettingOption]:
             names.append(f"--{short[key].replace('_', '-')}")
         if key in further_names:
             names.append(further_names[key])
-        section = key.partition(".")[0] if "." in key else "run"
         destination = key.replace(".", _DOT)
         usual = {
             str(field.default)
@@ -76,7 +76,7 @@ def _options(further_names: Mapping[str, str]) -> list[_SettingOption]:
             if isinstance(field.default, str | int | float) and field.default != ""
         }
         help_text = f"{fields[0].description} [default: {usual.pop()}]" if len(usual) == 1 else fields[0].description
-        options.append(_SettingOption([destination, *names], section, help=help_text, metavar="VALUE", type=str))
+        options.append(_SettingOption([destination, *names], key, help=help_text, metavar="VALUE", type=str))
     return options
 
 

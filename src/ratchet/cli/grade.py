@@ -21,7 +21,7 @@ def grade() -> click.Command:
     return SettingsCommand(
         "grade",
         callback=_grade,
-        sections=("verifier", "reward"),
+        settings=("verifier", "reward"),
         further_names={"verifier.kind": "--verifier"},
         help="Grade FILE, rows {answer, ground_truth}, and write the rows with reward, correctness, outcome and parts "
         "to stdout or --out. - reads stdin. The columns tools, schema and tests go to the verifiers that read them.",

@@ -109,7 +109,7 @@ class EndpointSettings(Settings):
         if "@" in url:
             raise ValueError(
                 "Endpoint address holds a user or password. Leave them out, and name the variable that holds the key "
-                "as Key variable."
+                "as Key variable (api_key_env)."
             )
         if parts.scheme not in ("http", "https") or not host or not url.isascii() or any(c <= " " for c in url):
             raise ValueError(

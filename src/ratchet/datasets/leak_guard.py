@@ -17,7 +17,7 @@ It is removed at both ends for the exact comparison, and shingles that many rows
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
@@ -96,6 +96,16 @@ def find_leaks(
     exact, repeated = _exact(source, others, unshared)
     near = _near(source, others, unshared, set(exact), repeated)
     return Leaks(tuple(exact), tuple(near), dict(Counter(source.rows[place].split for place in sorted(repeated))))
+
+
+def find_equal(data: Iterable[RowText], benchmark: Iterable[RowText]) -> list[Pair]:
+    """Return the rows of a benchmark that are equal to one of a dataset's, each with the first such one."""
+    source, other = _Source.of(data), _Source.of(benchmark)
+    first: dict[bytes, RowText] = {}
+    for place, row in enumerate(source.rows):
+        for key in source.keys(place):
+            first.setdefault(key, row)
+    return list(_equal(first, other))
 
 
 def canonical(text: str) -> str:
@@ -178,11 +188,16 @@ def _exact(source: _Source, others: list[_Source], unshared: Sequence[str]) -> t
         elif found is not None:
             pairs.append(Pair(found.split, found.number, row.split, row.number))
     for other in others:
-        for place, row in enumerate(other.rows):
-            found = next((first[key] for key in other.keys(place) if key in first), None)
-            if found is not None and found.split in unshared:
-                pairs.append(Pair(found.split, found.number, row.split, row.number))
+        pairs += (pair for pair in _equal(first, other) if pair.split in unshared)
     return pairs, repeated
+
+
+def _equal(first: Mapping[bytes, RowText], other: _Source) -> Iterator[Pair]:
+    """Yield the rows of another source whose text is known, each with the row that is known by it."""
+    for place, row in enumerate(other.rows):
+        found = next((first[key] for key in other.keys(place) if key in first), None)
+        if found is not None:
+            yield Pair(found.split, found.number, row.split, row.number)
 
 
 def _near(

@@ -71,8 +71,12 @@ def of_math_pairs(data: MathPairsData) -> Questions:
     if data.heldout < 1:
         raise InvalidSetting("Held-out prompts is 0, which leaves no questions. Choose 1 or more.", "data.heldout")
     heldout = math_pairs.load(data, validation_prompts=1, format_kind="off").heldout
-    origin = f"math_pairs: {data.pairs} pairs of numbers from {data.smallest} to {data.largest}, seed {data.seed}"
-    return Questions.of((replace(prompt, demonstration=None) for prompt in heldout), origin)
+    return Questions.of((replace(prompt, demonstration=None) for prompt in heldout), math_pairs_origin(data))
+
+
+def math_pairs_origin(data: MathPairsData) -> str:
+    """Return what Math Pairs problems are made of, in words."""
+    return f"math_pairs: {data.pairs} pairs of numbers from {data.smallest} to {data.largest}, seed {data.seed}"
 
 
 def of_gsm8k(path: str = GSM8K, revision: str | None = None) -> Questions:

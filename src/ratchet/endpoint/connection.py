@@ -42,8 +42,8 @@ def read_key(settings: EndpointSettings) -> str | None:
     key = os.environ.get(name, "").strip()
     if not key:
         raise InvalidSetting(
-            f"Key variable is {name}, but no variable of that name is set here. Set it to the endpoint's key where "
-            "Ratchet is started.",
+            f"Key variable (api_key_env) is {name}, but no variable of that name is set here. Set it to the "
+            "endpoint's key where Ratchet is started.",
             "endpoint.api_key_env",
         )
     if not (key.isascii() and key.isprintable()):

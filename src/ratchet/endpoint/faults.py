@@ -119,7 +119,7 @@ def error_of(settings: EndpointSettings, fault: Fault) -> RatchetError:
     if fault.kind == "bad_request":
         return InvalidSetting(
             f"The endpoint at {url} refuses what it is asked{where}. Check Endpoint model, Field of the longest "
-            "answer and Extra fields against what the model takes.",
+            "answer (max_tokens_field) and Extra fields (extra_body) against what the model takes.",
             "endpoint.extra_body",
         )
     if fault.kind == "credit":
@@ -140,7 +140,10 @@ def error_of(settings: EndpointSettings, fault: Fault) -> RatchetError:
 
 def _key_in_words(settings: EndpointSettings, where: str) -> str:
     if settings.api_key_env is None:
-        return f"The endpoint at {settings.url} wants a key{where}. Name the variable that holds it as Key variable."
+        return (
+            f"The endpoint at {settings.url} wants a key{where}. Name the variable that holds it as Key variable "
+            "(api_key_env)."
+        )
     return (
         f"The endpoint at {settings.url} does not take the key in the variable {settings.api_key_env}{where}. Check "
         "the key, and that it may use this model."
@@ -150,11 +153,14 @@ def _key_in_words(settings: EndpointSettings, where: str) -> str:
 # What happened, and what to do.
 _WORDS: dict[FaultKind, tuple[str, str]] = {
     "connection": ("cannot be reached", "Check that it runs, and Endpoint address."),
-    "time": ("does not answer in time", "Raise Time limit per request, or lower Requests at once."),
+    "time": (
+        "does not answer in time",
+        "Raise Time limit per request (timeout_seconds), or lower Requests at once (concurrency).",
+    ),
     "server": ("fails", "See its own log for why, and go on when it works again."),
     "unreadable": ("does not answer with chat completions", "Check Endpoint address."),
     "too_large": ("answers with far more than an answer", "Check Endpoint address."),
-    "rate_limit": ("limits its rate", "Go on later, or lower Requests at once."),
+    "rate_limit": ("limits its rate", "Go on later, or lower Requests at once (concurrency)."),
 }
 
 

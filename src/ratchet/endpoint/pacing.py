@@ -60,5 +60,5 @@ class RateLimit:
         return (
             f"The endpoint at {self._settings.url} has let no request through for {waited:.0f} seconds (status 429)"
             f"{asked}; Rate limit patience is {self._settings.rate_limit_minutes:g} minutes. Go on later, lower "
-            "Requests at once, or raise Rate limit patience."
+            "Requests at once (concurrency), or raise Rate limit patience (rate_limit_minutes)."
         )

@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from ratchet.benchmark import ACCURACY, ANSWERED, FORMAT
 from ratchet.config import CompositeVerifier, FormatKind, VerifierSettings
 from ratchet.datasets.answer_form import in_form
+from ratchet.datasets.benchmarks import text_of
 from ratchet.datasets.bundle import GROUND_TRUTH
+from ratchet.datasets.leak_guard import canonical
 from ratchet.datasets.rows import BadRows
 from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.readiness.rows import refuse_ungradable
@@ -105,8 +107,26 @@ def check_questions(
     if isinstance(verifier, Tried):
         verifier.load()
     refuse_ungradable(verifier, prompts, "questions")
+    repeats = _repeats(prompts)
     notes = _try_solutions(verifier, prompts, solutions, must_have_solutions)
-    return (*notes, *_try_empty(verifier, prompts))
+    return (*repeats, *notes, *_try_empty(verifier, prompts))
+
+
+def _repeats(prompts: Sequence[Prompt]) -> list[str]:
+    """Tell of questions that ask what an earlier one asks, which intervals take for further ones."""
+    first: dict[str, int] = {}
+    repeated = BadRows()
+    for prompt in prompts:
+        earlier = first.setdefault(canonical(text_of(prompt.messages)), prompt.id)
+        if earlier != prompt.id:
+            repeated.add(prompt.id, f"as row {earlier}")
+    if not repeated.count:
+        return []
+    ask = "1 question asks" if repeated.count == 1 else f"{repeated.count:,} questions ask"
+    return [
+        f"{ask} what an earlier one asks ({repeated.named()}). Each counts once more, so that intervals come out "
+        "narrower than they are."
+    ]
 
 
 def _try_solutions(

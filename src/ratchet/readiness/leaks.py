@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ratchet.datasets import Dataset
 from ratchet.datasets.benchmarks import Benchmark, text_of, texts
-from ratchet.datasets.leak_guard import NEAR_JACCARD, SHINGLE_WORDS, Leaks, Pair, RowText, find_leaks
+from ratchet.datasets.leak_guard import NEAR_JACCARD, SHINGLE_WORDS, Leaks, Pair, RowText, find_equal, find_leaks
 from ratchet.datasets.math_pairs import ProblemClass, problem_class
 from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import IncompatibleData
@@ -79,6 +79,21 @@ def refuse_same_problems(pairs: Sequence[Pair]) -> None:
             f"{_named(pairs)}. Problems of the same pairs, smallest and largest number and seed share none: take those "
             "of the benchmark, or remove it (ratchet bench remove)."
         )
+
+
+def questions_among(dataset: Dataset, benchmark: Benchmark) -> list[int]:
+    """Return which questions of a benchmark are rows of a run, in rising order: equal texts, or equal problems.
+
+    Args:
+        dataset: The rows of the run.
+        benchmark: Of any kind.
+
+    Raises:
+        IncompatibleData: its file cannot be used.
+    """
+    equal = find_equal(_rows(dataset), texts(benchmark))
+    alike = same_problems(dataset, [benchmark], [])
+    return sorted({pair.other_number for pair in (*equal, *alike)})
 
 
 def leak_notes(leaks: Leaks) -> list[str]:

@@ -27,7 +27,13 @@ CUT_OFF_WARNING = 0.1
 
 
 def scores_of(
-    questions: Sequence[QuestionResult], columns: Sequence[str], *, seconds: float, cost: Cost | None = None
+    questions: Sequence[QuestionResult],
+    columns: Sequence[str],
+    *,
+    seconds: float,
+    cost: Cost | None = None,
+    withheld: str = "",
+    notes: Sequence[str] = (),
 ) -> EvaluationScores:
     """Return what an evaluation found.
 
@@ -39,6 +45,8 @@ def scores_of(
         columns: Score columns, the main one first: accuracy, format, answered, or parts of the verifier's grade.
         seconds: Wall-clock seconds that answering took.
         cost: Of an endpoint with a price.
+        withheld: Why no verdict can be given whatever the answers are, a sentence; "" where one can.
+        notes: Further sentences worth reading beside the scores.
 
     Raises:
         ValueError: no question, or one without an answer; no column.
@@ -61,8 +69,8 @@ def scores_of(
         failures=failures,
         failed_share=outcomes["failed"] / given if given else 0.0,
         could_be=could_be,
-        withheld=_withheld(failures, given, columns[0], could_be),
-        warnings=_warnings(outcomes, len(answers)),
+        withheld=" ".join(filter(None, (withheld, _withheld(failures, given, columns[0], could_be)))),
+        warnings=[*notes, *_warnings(outcomes, len(answers))],
         questions=len(questions),
         answers=len(answers),
         mean_tokens=fmean(tokens) if tokens else None,

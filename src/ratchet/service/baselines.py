@@ -4,7 +4,8 @@ What is trained on is then what was measured. A metric that cannot be trained on
 """
 
 from ratchet.benchmark import ACCURACY, BenchmarkSpec
-from ratchet.config import DatasetData, RunConfig, VerifierSettings
+from ratchet.config import DatasetData, MathPairsData, RunConfig, VerifierSettings
+from ratchet.datasets.questions import math_pairs_origin
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.evaluation import Evaluation
 from ratchet.run_folder import RunFolder
@@ -49,6 +50,8 @@ def _refuse_other_data(config: RunConfig, evaluation: Evaluation, benchmark: Ben
     """Refuse a baseline that was not measured on the run's own data."""
     data = config.data
     own = f"{data.name}@{data.version}" if isinstance(data, DatasetData) and data.version else ""
+    if isinstance(data, MathPairsData):  # of other numbers, or another seed, they are other problems
+        own = math_pairs_origin(data)
     source = benchmark.origin.partition(":")[0] if benchmark.source == "built_in" else ""
     is_same = benchmark.origin == own if own else source == data.source
     if not is_same:

@@ -3,7 +3,8 @@
 Texts of models and of users are made harmless (``shown.visible``) by whoever shows them, not here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ratchet.benchmark import ACCURACY, ANSWERED, FORMAT
 from ratchet.comparison import Comparison, PairedTest, SideBySide, Verdict
@@ -55,6 +56,34 @@ TEST_MEANINGS: dict[PairedTest, str] = {
     "difference gets as large; its interval draws the questions again many times",
 }
 _PASS_AT = "pass@"
+
+
+def ways_of_asking(evaluations: Sequence[Evaluation]) -> tuple[list[str], list[str]]:
+    """Return for each evaluation of one benchmark which way it was asked in, and a sentence for each further way.
+
+    Ways are called A, B and so on, in the order in which they come. Scores of different ways do not compare.
+    """
+    setups: list[dict[str, Any]] = []
+    ways = []
+    for one in evaluations:
+        if one.setup not in setups:
+            setups.append(one.setup)
+        ways.append(_letters(setups.index(one.setup)))
+    return ways, [
+        f"{_letters(place)} was asked in another way than A, so their scores do not compare; they differ in "
+        f"{', '.join(_different_parts(setups[0], setup))}."
+        for place, setup in enumerate(setups[1:], start=1)
+    ]
+
+
+def _different_parts(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    return [name.lower() for name in {**one, **other} if one.get(name) != other.get(name)]
+
+
+def _letters(place: int) -> str:
+    """Return the name of the way at a place: A to Z, then AA, AB and so on."""
+    before = _letters(place // 26 - 1) if place >= 26 else ""
+    return before + chr(ord("A") + place % 26)
 
 
 def percent(share: float) -> str:

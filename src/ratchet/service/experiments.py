@@ -26,7 +26,8 @@ from ratchet.experiment import (
     steps_of_experiment,
 )
 from ratchet.service.benchmarks import find_benchmark
-from ratchet.service.evaluations import Request, find_evaluation, put_together, questions_of
+from ratchet.service.evaluation_making import Request, put_together
+from ratchet.service.evaluations import find_evaluation, questions_of
 from ratchet.service.registry import find_run, open_store
 from ratchet.service.sources import source_of_run
 from ratchet.service.steps import (

@@ -35,7 +35,7 @@ from ratchet.loop import (
 from ratchet.records import Record
 from ratchet.run_folder import RunFolder
 from ratchet.service.benchmarks import find_benchmark
-from ratchet.service.evaluations import Request, put_together
+from ratchet.service.evaluation_making import Request, put_together
 from ratchet.service.registry import Origin, open_store
 from ratchet.service.steps import (
     Steps,

@@ -15,7 +15,8 @@ from ratchet.endings import RESUMABLE
 from ratchet.errors import Conflict, RatchetError
 from ratchet.files import ratchet_home
 from ratchet.records import AT_WORK
-from ratchet.service.evaluations import Request, queue_evaluation
+from ratchet.service.evaluation_making import Request
+from ratchet.service.evaluations import queue_evaluation
 from ratchet.service.queueing import queue_again, stop
 from ratchet.service.readiness import check_run
 from ratchet.service.registry import Origin, new_run

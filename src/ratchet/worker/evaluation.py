@@ -73,6 +73,8 @@ def _scored(session: Session, config: RunConfig, files: EvaluationFiles, spec: E
     if spec.only is not None:
         prompts = tuple(prompt for prompt in prompts if prompt.id in set(spec.only))
     session.event("planned", rounds=spec.questions)
+    for sentence in filter(None, (spec.withheld, *spec.notes)):  # known before the first question is asked
+        session.event("note", text=sentence)
     started = perf_counter()
     answering = _answering(session, config, spec, prompts)
     try:
@@ -87,7 +89,14 @@ def _scored(session: Session, config: RunConfig, files: EvaluationFiles, spec: E
             session.event("answered", done=count, of=spec.questions, seconds=round(perf_counter() - before, 3))
         questions = files.questions()
         seconds = sum(event["seconds"] for event in session.folder.events() if event["event"] == "answered")
-        scores = scores_of(questions, spec.score_columns, seconds=round(seconds, 3), cost=answering.cost(questions))
+        scores = scores_of(
+            questions,
+            spec.score_columns,
+            seconds=round(seconds, 3),
+            cost=answering.cost(questions),
+            withheld=spec.withheld,
+            notes=spec.notes,
+        )
     finally:
         answering.close()
     session.folder.log(f"answered questions={spec.questions} seconds={perf_counter() - started:.1f}")
