@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from ratchet.config import StartSettings
-from ratchet.errors import Conflict, InvalidSetting, NotFound
+from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound
 from ratchet.files import ratchet_home
 from ratchet.service import experiments
 from ratchet.service.experiments import (
@@ -70,6 +70,17 @@ def trained(stage):
 
 
 # --- what is done ----------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_the_training_or_of_its_sft_stage_that_are_questions_are_refused():
+    of_few_numbers = pairs(largest=3, heldout=8, seed=2)
+    shared = {"data__largest": 3, "data__prompts": 12, "validation_prompts": 4}
+    with pytest.raises(IncompatibleData, match="would be trained on"):
+        create_experiment(experiment_settings(of_few_numbers, changes=shared))
+    sft = config(**shared, objective="sft")
+    with pytest.raises(IncompatibleData, match="would be trained on"):
+        create_experiment(experiment_settings(of_few_numbers, changes={"data__smallest": 5}, sft=sft))
+    create_experiment(experiment_settings(of_few_numbers, changes={"data__smallest": 5}))
 
 
 def test_the_start_is_measured_then_a_run_trained_and_scored_and_the_verdict_given(stage):

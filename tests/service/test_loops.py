@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from ratchet.errors import Conflict, DiskFull, InvalidSetting, NotFound
+from ratchet.errors import Conflict, DiskFull, IncompatibleData, InvalidSetting, NotFound
 from ratchet.evaluation_files import EvaluationFiles
 from ratchet.files import ratchet_home
 from ratchet.loop import LoopReport
@@ -473,6 +473,13 @@ def test_a_column_that_the_benchmark_has_not_and_a_benchmark_that_is_not_there_a
         start(score_column="style")
     with pytest.raises(NotFound):
         create_loop(loop_plan("0" * 64))
+    assert list_loops() == []
+
+
+def test_a_loop_whose_rows_are_questions_of_the_benchmark_is_refused_before_anything_is_measured():
+    of_few_numbers = pairs(largest=3, heldout=8, seed=2)
+    with pytest.raises(IncompatibleData, match=r"questions are rows that the run would be trained on or chosen by"):
+        create_loop(loop_plan(of_few_numbers, {"data__largest": 3, "data__prompts": 12, "validation_prompts": 4}))
     assert list_loops() == []
 
 

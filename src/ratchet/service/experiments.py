@@ -29,6 +29,7 @@ from ratchet.service.benchmarks import find_benchmark
 from ratchet.service.evaluation_making import Request, put_together
 from ratchet.service.evaluations import find_evaluation, questions_of
 from ratchet.service.registry import find_run, open_store
+from ratchet.service.seen import refuse_shared
 from ratchet.service.sources import source_of_run
 from ratchet.service.steps import (
     Steps,
@@ -71,6 +72,7 @@ def create_experiment(settings: ExperimentSettings, *, name: str = "", project: 
 
     Raises:
         NotFound, Conflict, InvalidSetting: a benchmark, baseline or run is not there or does not fit.
+        IncompatibleData: rows to train on are questions of a benchmark.
     """
     if not settings.benchmarks:
         raise InvalidSetting("An experiment needs a benchmark to be judged by. Name one with --benchmark.", "benchmark")
@@ -91,6 +93,8 @@ def create_experiment(settings: ExperimentSettings, *, name: str = "", project: 
             put_together(_scoring(settings, benchmark, settings.adapter_of, ""))
         if baseline := settings.baselines.get(benchmark):
             _refuse_other_baseline(find_evaluation(baseline), spec.questions_sha256, spec.setup, config)
+        for trained in filter(None, [settings.sft, settings.config if settings.adapter_of is None else None]):
+            refuse_shared(trained, benchmark)
     with open_store() as store:
         first = find_benchmark(settings.benchmarks[0]).spec.name
         title = name or f"{settings.config.model} on {first}"

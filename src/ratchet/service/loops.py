@@ -37,6 +37,7 @@ from ratchet.run_folder import RunFolder
 from ratchet.service.benchmarks import find_benchmark
 from ratchet.service.evaluation_making import Request, put_together
 from ratchet.service.registry import Origin, open_store
+from ratchet.service.seen import refuse_shared
 from ratchet.service.steps import (
     Steps,
     ask_to_stop,
@@ -112,6 +113,7 @@ def create_loop(plan: LoopPlan) -> "StoredPlan":
 
     Raises:
         NotFound, Conflict, InvalidSetting: the benchmark or the start is not there, or they do not fit.
+        IncompatibleData: rows to train on are questions of the benchmark.
     """
     benchmark = find_benchmark(plan.benchmark_hash).spec
     if benchmark.questions < _LEAST_QUESTIONS:
@@ -132,6 +134,7 @@ def create_loop(plan: LoopPlan) -> "StoredPlan":
             "score_column",
         )
     plan = plan.model_copy(update={"settings": plan.settings.model_copy(update={"score_column": column})})
+    refuse_shared(plan.config, plan.benchmark_hash)
     with open_store() as store:
         return store.loops.add(
             plan.model_dump(mode="json"), name=plan.settings.name, project=plan.config.project, status="queued"

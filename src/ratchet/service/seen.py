@@ -13,7 +13,7 @@ from ratchet.ancestry import Ancestor, origin_of
 from ratchet.config import RunConfig
 from ratchet.datasets import bench_store, load
 from ratchet.datasets.benchmarks import Benchmark
-from ratchet.errors import NotFound, RatchetError
+from ratchet.errors import IncompatibleData, NotFound, RatchetError
 from ratchet.evaluation import EvaluationSpec
 from ratchet.readiness.leaks import questions_among
 from ratchet.run_folder import RunFolder
@@ -40,7 +40,7 @@ def seen(config: RunConfig, spec: EvaluationSpec, of_start_of: RunFolder | None 
     if spec.subject.kind != "adapter":
         return Seen()
     origin = _origin(config, of_start_of)
-    benchmark = Benchmark("benchmark", bench_store.questions_file(spec.benchmark_hash), is_asked_for=True)
+    benchmark = _questions(spec.benchmark_hash)
     asked = None if spec.only is None else frozenset(spec.only)
     found: list[str] = []
     notes: list[str] = []
@@ -56,10 +56,34 @@ def seen(config: RunConfig, spec: EvaluationSpec, of_start_of: RunFolder | None 
             notes.append(f"Whether run {run} was trained on these questions cannot be told: {fault}")
             continue
         if numbers:
-            found.append(_said(run, numbers, spec.questions))
+            found.append(_said(f"run {run}", numbers, spec.questions, "was trained on or chosen by"))
     if not found:
         return Seen(notes=tuple(notes))
     return Seen(f"{'; '.join(found)}. So no verdict is given: take a benchmark of other questions.", tuple(notes))
+
+
+def refuse_shared(config: RunConfig, benchmark_hash: str) -> None:
+    """Refuse to train on rows that are to be the questions afterwards.
+
+    Args:
+        config: The settings of a run, resolved.
+        benchmark_hash: What it is to be judged by.
+
+    Raises:
+        IncompatibleData: some of its rows are questions, or its rows cannot be used.
+        NotFound, Conflict: rows or questions are not here, or were changed.
+    """
+    spec = bench_store.read_spec(benchmark_hash)
+    numbers = _trained_on(config, _questions(benchmark_hash), None)
+    if numbers:
+        raise IncompatibleData(
+            f"{_said('the run', numbers, spec.questions, 'would be trained on or chosen by')}, so benchmark "
+            f"{spec.name} would say nothing of it. Take a benchmark of other questions, or other rows."
+        )
+
+
+def _questions(benchmark_hash: str) -> Benchmark:
+    return Benchmark("benchmark", bench_store.questions_file(benchmark_hash), is_asked_for=True)
 
 
 def _origin(config: RunConfig, of_start_of: RunFolder | None) -> Ancestor:
@@ -107,11 +131,8 @@ def _trained_on(config: RunConfig, benchmark: Benchmark, asked: Collection[int] 
     return [number for number in questions_among(rows, benchmark) if asked is None or number in asked]
 
 
-def _said(run: str, numbers: list[int], questions: int) -> str:
+def _said(run: str, numbers: list[int], questions: int, how: str) -> str:
     named = ", ".join(f"{number:,}" for number in numbers[:_MOST_NAMED])
     more = f" and {len(numbers) - _MOST_NAMED:,} more" if len(numbers) > _MOST_NAMED else ""
     are = "is a row" if len(numbers) == 1 else "are rows"
-    return (
-        f"{len(numbers):,} of the {questions:,} questions {are} that run {run} was trained on or chosen by "
-        f"({named}{more})"
-    )
+    return f"{len(numbers):,} of the {questions:,} questions {are} that {run} {how} ({named}{more})"
