@@ -1,14 +1,14 @@
 """``ratchet experiment`` and ``ratchet replicate``: measure, train, score and compare as one thing."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ratchet.cli import EXIT_TASK, tell
-from ratchet.cli.conducting import carry_out, read_source, starting_options, tell_without_keeper
+from ratchet.cli.conducting import read_source, starting_options
+from ratchet.cli.evaluations import write_page
 from ratchet.cli.flags import SettingsCommand
+from ratchet.cli.plan_commands import Plans, argument, followed, shared_commands
 from ratchet.cli.train import json_option, queue_option
 from ratchet.config_text import build, read_file
 
@@ -54,37 +54,18 @@ def experiment() -> click.Command:
                 ],
                 context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
             ),
-            click.Command(
-                "list",
-                callback=_list,
-                help="List experiments, newest last.",
-                params=[
-                    click.Option(["--project"], metavar="LABEL", help="Only this project's."),
-                    json_option(),
-                ],
-            ),
-            click.Command(
-                "show",
-                callback=_show,
-                help="Show an experiment: what is done, and the verdict.",
-                params=[
-                    click.Argument(["experiment_id"], metavar="EXPERIMENT"),
-                    click.Option(["--report"], type=click.Path(path_type=Path), help="Write a page to this file."),
-                    click.Option(["--chart"], type=click.Path(path_type=Path), help="Draw the scores (PNG)."),
-                    json_option(),
-                ],
-            ),
-            click.Command(
-                "stop",
-                callback=_stop,
-                help="End an experiment; what was measured and trained is kept.",
-                params=[click.Argument(["experiment_id"], metavar="EXPERIMENT"), json_option()],
+            *shared_commands(
+                "experiment",
+                _experiments,
+                show="Show an experiment: what is done, and the verdict.",
+                chart="Draw the scores (PNG).",
+                stop="End an experiment; what was measured and trained is kept.",
             ),
             click.Command(
                 "resume",
                 callback=_resume,
                 help="Go on with an experiment that was stopped or failed.",
-                params=[click.Argument(["experiment_id"], metavar="EXPERIMENT"), queue_option(), json_option()],
+                params=[argument("experiment"), queue_option(), json_option()],
             ),
         ],
     )
@@ -176,34 +157,30 @@ def _replicate(run: str, seeds: int, benchmarks: tuple[str, ...], answers: int, 
 def _created(settings: "ExperimentSettings", name: str, console: "Console", *, queue: bool, as_json: bool) -> int:
     from ratchet.service import experiments
 
-    return _followed(experiments.create_experiment(settings, name=name).id, console, queue=queue, as_json=as_json)
+    id = experiments.create_experiment(settings, name=name).id
+    return followed(_experiments(), id, console, queue=queue, as_json=as_json)
 
 
-def _followed(id: str, console: "Console", *, queue: bool, as_json: bool) -> int:
-    """Follow an experiment to its end, or leave it to the keeper; return the exit code."""
+def _experiments() -> "Plans[Experiment]":
     from ratchet.experiment import OPEN
-    from ratchet.service.experiments import find_experiment
-    from ratchet.supervisor import KeeperHome
+    from ratchet.service import experiments
 
-    if queue:
-        if as_json:
-            tell(json.dumps(_fields(find_experiment(id))))
-        else:
-            tell(f"Experiment {id} is queued.")
-            if not KeeperHome().is_held():
-                tell("No keeper runs here: start it with ratchet serve.")
-        return 0
-    console.print(f"Experiment {id}", markup=False)
-    resume = f"ratchet experiment resume {id}"
-    carry_out(
-        id, console, resume, lambda: find_experiment(id).stored.status in OPEN, lambda: _line(find_experiment(id))
+    return Plans(
+        noun="experiment",
+        kept="everything",
+        columns=("experiment", "status", "name", "steps"),
+        folding=("name",),
+        cells=_cells,
+        find=experiments.find_experiment,
+        every=experiments.list_experiments,
+        stop=experiments.stop_experiment,
+        is_open=lambda one: one.stored.status in OPEN,
+        is_good=lambda one: one.stored.status != "failed",
+        line=_line,
+        fields=_fields,
+        show=print_experiment,
+        write=_write,
     )
-    ended = find_experiment(id)
-    if as_json:
-        tell(json.dumps(_fields(ended)))
-    else:
-        print_experiment(console, ended)
-    return EXIT_TASK if ended.stored.status == "failed" else 0
 
 
 def _line(one: "Experiment") -> str:
@@ -234,55 +211,25 @@ def _fields(one: "Experiment") -> dict[str, Any]:
     }
 
 
-def _list(project: str | None, as_json: bool) -> None:
-    from ratchet.service.experiments import list_experiments
-
-    found = list_experiments(project)
-    if as_json:
-        click.echo(json.dumps({"experiments": [_fields(one) for one in found]}))
-        return
-    if not found:
-        click.echo("No experiments yet. Start one with ratchet experiment start." if project is None else "None.")
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    from ratchet.cli.console import console_for
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in ("experiment", "status", "name", "steps"):
-        table.add_column(column, no_wrap=column != "name", overflow="fold")
-    for one in found:
-        done = sum(one.steps.state(step.name) == "done" for step in one.plan)
-        table.add_row(*map(escape, [one.stored.id, one.stored.status, one.stored.name, f"{done} / {len(one.plan)}"]))
-    console_for(as_json).print(table)
+def _cells(one: "Experiment") -> list[str]:
+    done = sum(one.steps.state(step.name) == "done" for step in one.plan)
+    return [one.stored.id, one.stored.status, one.stored.name, f"{done} / {len(one.plan)}"]
 
 
-def _show(experiment_id: str, report: Path | None, chart: Path | None, as_json: bool) -> None:
-    from ratchet.cli.console import console_for
+def _write(one: "Experiment", report: Path | None, chart: Path | None) -> None:
     from ratchet.service import experiments
 
-    one = experiments.find_experiment(experiment_id)
-    console = console_for(as_json)
-    if as_json:
-        click.echo(json.dumps(_fields(one)))
-    else:
-        print_experiment(console, one)
     if report is None and chart is None:
         return
     table, questions = experiments.first_table(one)
     if report is not None:
-        from ratchet.cli.evaluations import write_page
         from ratchet.service.evaluation_page import comparison_page
 
         write_page(comparison_page(table, questions), report)
-        console.print(f"Report   {report}", markup=False)
     if chart is not None:
         from ratchet.service.evaluation_plots import write_comparison_chart
 
         write_comparison_chart(table, chart)
-        console.print(f"Chart    {chart}", markup=False)
 
 
 def print_experiment(console: "Console", one: "Experiment") -> None:
@@ -309,22 +256,11 @@ def print_experiment(console: "Console", one: "Experiment") -> None:
             console.print(escape(found.across_seeds.sentence))
 
 
-def _stop(experiment_id: str, as_json: bool) -> None:
-    from ratchet.service.experiments import stop_experiment
-
-    stop_experiment(experiment_id)
-    if as_json:
-        click.echo(json.dumps({"experiment": experiment_id, "stop": "asked"}))
-    else:
-        click.echo("Asked to stop: what is at work ends in good order, and everything is kept.")
-        tell_without_keeper(f"ratchet experiment resume {experiment_id}")
-
-
-def _resume(experiment_id: str, queue: bool, as_json: bool) -> int:
+def _resume(id: str, queue: bool, as_json: bool) -> int:
     from ratchet.cli.console import console_for
     from ratchet.experiment import OPEN
     from ratchet.service.experiments import find_experiment, resume_experiment
 
-    if find_experiment(experiment_id).stored.status not in OPEN:  # else it only waits for a keeper
-        resume_experiment(experiment_id)
-    return _followed(experiment_id, console_for(as_json, of_a_run=True), queue=queue, as_json=as_json)
+    if find_experiment(id).stored.status not in OPEN:  # else it only waits for a keeper
+        resume_experiment(id)
+    return followed(_experiments(), id, console_for(as_json, of_a_run=True), queue=queue, as_json=as_json)

@@ -1,15 +1,15 @@
 """``ratchet loop``: start, list, show, stop and resume loops of training and benchmarking."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ratchet.cli import EXIT_TASK, tell
-from ratchet.cli.conducting import carry_out, read_source, starting_options, tell_without_keeper
+from ratchet.cli.conducting import read_source, starting_options
+from ratchet.cli.evaluations import write_page
 from ratchet.cli.flags import SettingsCommand
-from ratchet.cli.train import json_option
+from ratchet.cli.plan_commands import Plans, argument, followed, shared_commands
+from ratchet.cli.train import json_option, queue_option
 from ratchet.shown import counted
 
 if TYPE_CHECKING:
@@ -31,40 +31,21 @@ def loop() -> click.Command:
         "limit; start, list, show, stop, go on.",
         commands=[
             _start_command(),
-            click.Command(
-                "list",
-                callback=_list,
-                help="List loops, newest last.",
-                params=[
-                    click.Option(["--project"], metavar="LABEL", help="Only this project's."),
-                    json_option(),
-                ],
-            ),
-            click.Command(
-                "show",
-                callback=_show,
-                help="Show a loop: its rounds, the best of them, and how it ended.",
-                params=[
-                    click.Argument(["loop_id"], metavar="LOOP"),
-                    click.Option(["--report"], type=click.Path(path_type=Path), help="Write a page to this file."),
-                    click.Option(["--chart"], type=click.Path(path_type=Path), help="Draw the rounds (PNG)."),
-                    json_option(),
-                ],
-            ),
-            click.Command(
-                "stop",
-                callback=_stop,
-                help="End a loop: what is at work ends in good order, and its best is kept.",
-                params=[click.Argument(["loop_id"], metavar="LOOP"), json_option()],
+            *shared_commands(
+                "loop",
+                _loops,
+                show="Show a loop: its rounds, the best of them, and how it ended.",
+                chart="Draw the rounds (PNG).",
+                stop="End a loop: what is at work ends in good order, and its best is kept.",
             ),
             click.Command(
                 "resume",
                 callback=_resume,
                 help="Go on with a loop that was stopped or failed, if asked under other limits.",
                 params=[
-                    click.Argument(["loop_id"], metavar="LOOP"),
+                    argument("loop"),
                     *_limits(),
-                    click.Option(["--queue"], is_flag=True, help="Leave the work to ratchet serve."),
+                    queue_option(),
                     json_option(),
                 ],
             ),
@@ -155,33 +136,28 @@ def _start(  # noqa: PLR0913 - one parameter for each option
             home=this_home(),
         )
     )
-    return _followed(stored.id, console, queue=parameters["queue"], as_json=as_json)
+    return followed(_loops(), stored.id, console, queue=parameters["queue"], as_json=as_json)
 
 
-def _followed(id: str, console: "Console", *, queue: bool, as_json: bool) -> int:
-    """Follow a loop to its end, or leave it to the keeper; return the exit code."""
+def _loops() -> "Plans[Loop]":
     from ratchet.service import loops
-    from ratchet.supervisor import KeeperHome
 
-    if queue:
-        if as_json:
-            tell(json.dumps(_fields(loops.find_loop(id))))
-        else:
-            tell(f"Loop {id} is queued.")
-            if not KeeperHome().is_held():
-                tell("No keeper runs here: start it with ratchet serve.")
-        return 0
-    console.print(f"Loop {id}", markup=False)
-    resume = f"ratchet loop resume {id}"
-    carry_out(
-        id, console, resume, lambda: loops.find_loop(id).stored.status in loops.OPEN, lambda: _line(loops.find_loop(id))
+    return Plans(
+        noun="loop",
+        kept="the best",
+        columns=("loop", "status", "name", "benchmark", "rounds", "start", "best", "target"),
+        folding=("name", "benchmark"),
+        cells=_cells,
+        find=loops.find_loop,
+        every=loops.list_loops,
+        stop=loops.stop_loop,
+        is_open=lambda one: one.stored.status in loops.OPEN,
+        is_good=lambda one: one.stored.status in _GOOD,
+        line=_line,
+        fields=_fields,
+        show=print_loop,
+        write=_write,
     )
-    ended = loops.find_loop(id)
-    if as_json:
-        tell(json.dumps(_fields(ended)))
-    else:
-        print_loop(console, ended)
-    return 0 if ended.stored.status in (*_GOOD, *loops.OPEN) else EXIT_TASK
 
 
 def _line(one: "Loop") -> str:
@@ -219,56 +195,25 @@ def loop_seconds(one: "Loop", number: int) -> float:
     return sum(job.seconds for job in jobs if job is not None)
 
 
-def _list(project: str | None, as_json: bool) -> None:
-    from ratchet.service import loops
-
-    found = loops.list_loops(project)
-    if as_json:
-        click.echo(json.dumps({"loops": [_fields(one) for one in found]}))
-        return
-    if not found:
-        click.echo("No loops yet. Start one with ratchet loop start." if project is None else "None.")
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    from ratchet.cli.console import console_for
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in ("loop", "status", "name", "benchmark", "rounds", "start", "best", "target"):
-        table.add_column(column, no_wrap=column not in ("name", "benchmark"), overflow="fold")
-    for one in found:
-        view = one.view
-        start = view.rounds[0].percent if view.rounds else None
-        cells = [one.stored.id, one.stored.status.replace("_", " "), one.stored.name, one.benchmark.name]
-        cells += [f"{view.rounds_used} / {view.max_rounds}", _percent(start), _percent(view.best_percent)]
-        table.add_row(*map(escape, [*cells, _percent(view.target_percent)]))
-    console_for(as_json).print(table)
+def _cells(one: "Loop") -> list[str]:
+    view, stored = one.view, one.stored
+    start = view.rounds[0].percent if view.rounds else None
+    cells = [stored.id, stored.status.replace("_", " "), stored.name, one.benchmark.name]
+    cells += [f"{view.rounds_used} / {view.max_rounds}", _percent(start), _percent(view.best_percent)]
+    return [*cells, _percent(view.target_percent)]
 
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}%"
 
 
-def _show(loop_id: str, report: Path | None, chart: Path | None, as_json: bool) -> None:
-    from ratchet.cli.console import console_for
-    from ratchet.service import loop_pages, loops
+def _write(one: "Loop", report: Path | None, chart: Path | None) -> None:
+    from ratchet.service import loop_pages
 
-    one = loops.find_loop(loop_id)
-    console = console_for(as_json)
-    if as_json:
-        click.echo(json.dumps(_fields(one)))
-    else:
-        print_loop(console, one)
     if report is not None:
-        from ratchet.cli.evaluations import write_page
-
         write_page(loop_pages.page_of(one), report)
-        console.print(f"Report   {report}", markup=False)
     if chart is not None:
         loop_pages.write_chart(one, chart)
-        console.print(f"Chart    {chart}", markup=False)
 
 
 def print_loop(console: "Console", one: "Loop") -> None:
@@ -324,19 +269,8 @@ def _badge(row: "RoundView") -> str:
     return "  ".join(filter(None, [best, gain]))
 
 
-def _stop(loop_id: str, as_json: bool) -> None:
-    from ratchet.service import loops
-
-    loops.stop_loop(loop_id)
-    if as_json:
-        click.echo(json.dumps({"loop": loop_id, "stop": "asked"}))
-    else:
-        click.echo("Asked to stop: what is at work ends in good order, and the best is kept.")
-        tell_without_keeper(f"ratchet loop resume {loop_id}")
-
-
 def _resume(
-    loop_id: str, target_percent: str | None, max_rounds: str | None, patience: str | None, queue: bool, as_json: bool
+    id: str, target_percent: str | None, max_rounds: str | None, patience: str | None, queue: bool, as_json: bool
 ) -> int:
     from ratchet.cli.console import console_for
     from ratchet.config import LoopSettings
@@ -346,6 +280,6 @@ def _resume(
     asked = {"target_percent": target_percent, "max_rounds": max_rounds, "patience": patience}
     texts = {key: value for key, value in asked.items() if value is not None}
     settings = build_section(LoopSettings, texts)
-    if texts or loops.find_loop(loop_id).stored.status not in loops.OPEN:  # else it only waits for a keeper
-        loops.resume_loop(loop_id, {key: getattr(settings, key) for key in texts})
-    return _followed(loop_id, console_for(as_json, of_a_run=True), queue=queue, as_json=as_json)
+    if texts or loops.find_loop(id).stored.status not in loops.OPEN:  # else it only waits for a keeper
+        loops.resume_loop(id, {key: getattr(settings, key) for key in texts})
+    return followed(_loops(), id, console_for(as_json, of_a_run=True), queue=queue, as_json=as_json)
