@@ -9,6 +9,7 @@ A part is there whole or not at all, so that whoever goes on after a kill grades
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from ratchet.errors import Conflict
@@ -77,6 +78,16 @@ class EvaluationFiles:
         """
         return [question for number in range(1, self.parts_done() + 1) for question in self._read(number)]
 
+    def column(self, name: str) -> tuple[float, ...]:
+        """Return the score of each question graded so far in a column; files that stay as they are are read once.
+
+        Raises:
+            Conflict: a file is damaged.
+        """
+        with damage_as_error(self.folder.rollouts_path):
+            files = [self._part(number).stat() for number in range(1, self.parts_done() + 1)]
+        return _column(self.folder.path, name, tuple((one.st_ino, one.st_size, one.st_mtime_ns) for one in files))
+
     def refuse_torn(self, parts: Sequence[Sequence[int]], answers: int) -> None:
         """Refuse parts that do not hold each of their questions once, in order and with all answers.
 
@@ -106,13 +117,19 @@ class EvaluationFiles:
         return self.folder.rollouts_path / f"part-{number:04d}.jsonl"
 
 
+@lru_cache(maxsize=256)
+def _column(folder: Path, name: str, stamps: tuple[tuple[int, int, int], ...]) -> tuple[float, ...]:
+    """Return a column of the answers in a folder, whose files ``stamps`` tell from changed ones."""
+    return tuple(one.score(name) for one in EvaluationFiles(RunFolder(folder)).questions())
+
+
 def evaluation_of(
     job: str, project: str, spec: EvaluationSpec, scores: EvaluationScores | None, **fields: str | None
 ) -> Evaluation:
     """Return an evaluation as it is shown: ``fields`` are status, created_at, ended_at, message and folder."""
     return Evaluation.model_validate(
         {
-            **spec.model_dump(exclude={"score_columns", "questions", "endpoint", "only"}),
+            **spec.model_dump(exclude={"score_columns", "questions", "endpoint", "only", "withheld", "notes"}),
             **fields,
             "id": job,
             "project": project,

@@ -18,7 +18,6 @@ from ratchet.benchmark import BenchmarkSpec
 from ratchet.config import LoopSettings, MathPairsData, RunConfig, StartSettings
 from ratchet.datasets import bench_store
 from ratchet.errors import Conflict, InvalidSetting, NotFound, RatchetError
-from ratchet.evaluation import QuestionResult
 from ratchet.evaluation_files import EvaluationFiles
 from ratchet.loop import (
     MOST_TRIES,
@@ -302,7 +301,7 @@ def _round(plan: LoopPlan, steps: Steps, number: int) -> LoopRound:
     evaluation = scored[state_of(job)]
     scores = None
     if evaluation == "scored" and job is not None:
-        scores = tuple(one.score(_column(plan)) for one in _questions(job))
+        scores = _scores(job, _column(plan))
     return LoopRound(
         number=number,
         run="none" if number == 0 else trained[steps.state(_train(number))],
@@ -312,11 +311,11 @@ def _round(plan: LoopPlan, steps: Steps, number: int) -> LoopRound:
     )
 
 
-def _questions(job: "StoredRun") -> list[QuestionResult]:
+def _scores(job: "StoredRun", column: str) -> tuple[float, ...]:
     if job.folder is None:
         raise AssertionError("a job that has ended has a folder")
     folder = RunFolder(job.folder)
-    found = EvaluationFiles(folder).questions() if folder.is_there() else []
+    found = EvaluationFiles(folder).column(column) if folder.is_there() else ()
     if not found:
         raise NotFound(f"The answers of evaluation {job.id} are not in {job.folder} any more: its round has no score.")
     return found
@@ -421,7 +420,7 @@ def _closed(one: Loop, best: int) -> LoopReport | None:
         if job is None or job.folder is None or state_of(job) != "done":
             return None
         files = EvaluationFiles(RunFolder(job.folder))
-        sides.append([question.score(column) for question in files.questions()])
+        sides.append(files.column(column))
         scores = files.scores()
         withheld = withheld or (scores.withheld if scores else "")
     return closing(one.plan.settings, one.history, sides[0], sides[1], withheld=withheld)
