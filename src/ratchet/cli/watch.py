@@ -7,6 +7,7 @@ import click
 
 from ratchet.cli import EXIT_STATE, EXIT_TASK, tell
 from ratchet.cli.train import json_option
+from ratchet.shown import shown_seconds
 
 if TYPE_CHECKING:
     from ratchet.service.following import Followed, Look
@@ -95,20 +96,12 @@ def _tell_event(console: Any, run: "Followed", event: dict[str, Any]) -> None:
 
 def _left(run: "Followed", at: Any) -> str:
     seconds = run.seconds_left(at)
-    return "" if seconds is None else f"about {duration(seconds)} left"
+    return "" if seconds is None else f"about {shown_seconds(seconds)} left"
 
 
 def _cost(run: "Followed", at: Any) -> str:
     cost = run.cost(at)
     return "" if cost is None else f"{cost:.2f} {run.config.limits.currency}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in words, no finer than it is known."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 class _Line:
