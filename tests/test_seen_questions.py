@@ -23,16 +23,20 @@ from .small_runs import SMALL, small
 NARROW = {"source": "math_pairs", "prompts": 20, "heldout": 6, "pairs": 2, "smallest": 1, "largest": 4}
 
 
+def trained(place, data, **changes):
+    settings = {**SMALL, "data": data, "rl": {**SMALL["rl"], "rounds": 1}, **changes}
+    folder = RunFolder.create(build(settings).resolved(), place)
+    worker.run(folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of one round on problems of small numbers, which repeat soon; tests only read it."""
     home = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RATCHET_HOME", str(home / "home"))
-        settings = {**SMALL, "data": NARROW, "rl": {**SMALL["rl"], "rounds": 1}}
-        folder = RunFolder.create(build(settings).resolved(), home / "run")
-        worker.run(folder)
-    return folder
+        return trained(home / "run", NARROW)
 
 
 def problem(text):
@@ -62,15 +66,21 @@ def said_numbers(withheld):
     return [int(number) for number in re.search(r"\(([\d, ]+)\)", withheld)[1].split(",")]
 
 
-def copy_of(run, place, data=None, **record):
-    """Return a copy of a run as a run of its own, with other data and with other things in its record."""
-    record["id"] = f"{run.run_id[:-4]}{len(place.name):04x}"
+def copy_of(run, place, **record):
+    """Return a copy of a run as a run of its own, with other things in its record."""
     folder = RunFolder(shutil.copytree(run.path, place))
-    if data is not None:
-        settings = json.loads(folder.config_path.read_bytes())
-        folder.config_path.write_text(json.dumps({**settings, "data": data}))
+    record["id"] = f"{run.run_id[:-4]}{len(place.name):04x}"
     folder.run_path.write_text(json.dumps({**json.loads(folder.run_path.read_bytes()), **record}))
     return folder
+
+
+def apples(file, rows):
+    """Keep rows as the next version of the dataset apples."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return datasets.add(str(file), "apples")
+
+
+APPLES = [{"prompt": f"What do {n} apples and one more apple make?", "answer": str(n + 1)} for n in range(30)]
 
 
 def test_questions_that_came_later_than_the_run_are_compared_with_its_rows_and_allow_no_verdict(run):
@@ -107,49 +117,63 @@ def test_only_what_is_asked_counts(run):
     assert said_numbers(one) == [first]
 
 
-def test_other_versions_of_the_runs_own_data_are_compared_too(run, tmp_path):
+def test_other_versions_of_the_runs_own_data_are_compared_too(tmp_path):
     """The check before a run leaves them out: they share rows by nature."""
-    rows = [{"prompt": f"What do {n} apples and one more apple make?", "answer": str(n + 1)} for n in range(30)]
-    file = tmp_path / "apples.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    second = [{**row, "prompt": row["prompt"].upper()} for row in rows[::-1]]
-    first = datasets.add(str(file), "apples")
-    file.write_text("".join(json.dumps(row) + "\n" for row in second))
-    other = datasets.add(str(file), "apples")
-    assert (first.version, other.version) == (1, 2)
+    first = apples(tmp_path / "apples.jsonl", APPLES)
+    apples(tmp_path / "apples.jsonl", [{**row, "prompt": row["prompt"].upper()} for row in APPLES[::-1]])
     data = {"source": "dataset", "name": "apples", "version": 1, "content_hash": first.content_hash}
-    report = check_run(build({**SMALL, "data": data, "verifier": {"kind": "final_number"}}))
-    report.close()
-    benchmarks.add_dataset("apples-test", "apples@2", build({"verifier": {"kind": "final_number"}}).verifier)
-    eater = copy_of(run, tmp_path / "eater", data)
+    verifier = {"kind": "final_number"}
+    eater = trained(tmp_path / "eater", data, verifier=verifier)
+    benchmarks.add_dataset("apples-test", "apples@2", build({"verifier": verifier}).verifier)
+    check_run(build({**SMALL, "data": data, "verifier": verifier})).close()
     spec = spec_of(request(str(eater.path), "apples-test"))
     _, prompts = bench_store.read(spec.benchmark_hash)
-    config = eater.read_config()
-    known = load(config.data, validation_prompts=config.rl.validation_prompts, format_kind="off")
+    known = load(eater.read_config().data, validation_prompts=6, format_kind="off")
     texts = {prompt.messages[-1]["content"].upper() for prompt in (*known.train, *known.validation)}
     expected = [prompt.id for prompt in prompts if prompt.messages[-1]["content"] in texts]
     assert expected
     assert said_numbers(spec.withheld) == expected
 
 
+def test_what_a_run_has_read_is_known_after_its_data_has_changed(tmp_path):
+    rows = [{"prompt": row["prompt"], "ground_truth": row["answer"]} for row in APPLES]
+    file = tmp_path / "data" / "train.jsonl"
+    file.parent.mkdir()
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    eater = trained(tmp_path / "eater", {"source": "boxed", "path": str(file.parent), "seed": 0})
+    apples(tmp_path / "apples.jsonl", APPLES)
+    benchmarks.add_dataset("apples-test", "apples", build({"verifier": {"kind": "final_number"}}).verifier)
+    before = spec_of(request(str(eater.path), "apples-test")).withheld
+    assert "are rows that run" in before
+    file.write_text(json.dumps({"prompt": "1 + 1", "ground_truth": "2"}) + "\n")
+    assert spec_of(request(str(eater.path), "apples-test")).withheld == before
+    assert "apples" not in eater.row_keys_path.read_bytes().decode("latin-1")
+
+
 def test_the_runs_that_an_adapter_comes_from_count_as_well(run, tmp_path):
     narrow("later", 3)
     wide = {"source": "math_pairs", "prompts": 32, "heldout": 6, "smallest": 50, "largest": 90}
-    origin = {"sha256": "0" * 64, "folder": str(run.adapter_path), "run": run.run_id}
-    follower = copy_of(run, tmp_path / "follower", wide, start=origin)
+    config = small(rounds=1, start_from=str(run.path)).model_copy(update={"data": build({"data": wide}).data})
+    follower = RunFolder.create(with_start(config).config, tmp_path / "follower")
+    worker.run(follower)
+    shutil.rmtree(follower.rollouts_path)
     spec = spec_of(request(str(follower.path), "later"))
     assert f"run {run.run_id} was trained on" in spec.withheld
     assert follower.run_id not in spec.withheld
-    itself = spec_of(request(str(run.path), "later"))
-    assert spec.withheld == itself.withheld
+    assert spec.withheld == spec_of(request(str(run.path), "later")).withheld
 
 
 def test_the_start_of_a_run_is_judged_by_what_that_was_trained_on(run, tmp_path):
     narrow("later", 3)
     config = small(rounds=1, start_from=str(run.path))
     follower = RunFolder.create(with_start(config).config, tmp_path / "follower")
-    spec = spec_of(Request(str(follower.path), "later", of_start=True))
-    assert f"run {run.run_id} was trained on" in spec.withheld
+    of_start = spec_of(Request(str(follower.path), "later", of_start=True))
+    assert f"run {run.run_id} was trained on" in of_start.withheld
+    assert follower.run_id not in of_start.withheld
+    again = RunFolder.create(
+        with_start(small(rounds=1, start_from=str(follower.start_path))).config, tmp_path / "again"
+    )
+    assert again.read_run()["start"]["run"] == run.run_id
 
 
 def test_what_cannot_be_told_is_said(run, tmp_path):
@@ -163,12 +187,15 @@ def test_what_cannot_be_told_is_said(run, tmp_path):
     orphan = copy_of(run, tmp_path / "orphan", start=gone)
     (note,) = spec_of(request(str(orphan.path))).notes
     assert note.startswith("Whether run r260101-000000-abcd was trained on these questions cannot be told: ")
-    data = {"source": "dataset", "name": "nobody", "version": 1, "content_hash": "0" * 64}
-    without_rows = copy_of(run, tmp_path / "rows", data)
-    (note,) = spec_of(request(str(without_rows.path))).notes
-    assert note.startswith(f"Whether run {without_rows.run_id} was trained on these questions cannot be told: ")
-    evaluation = evaluate(request(str(without_rows.path)))
+    forgetful = copy_of(run, tmp_path / "forgetful")
+    forgetful.row_keys_path.unlink()
+    (note,) = spec_of(request(str(forgetful.path))).notes
+    assert note.startswith(f"Whether run {forgetful.run_id} was trained on these questions cannot be told: ")
+    evaluation = evaluate(request(str(forgetful.path)))
     assert note in evaluation.scores.warnings
+    forgetful.row_keys_path.write_bytes(b"torn")
+    (note,) = spec_of(request(str(forgetful.path))).notes
+    assert "damaged" in note
 
 
 def test_settings_that_play_no_part_are_refused_by_name():

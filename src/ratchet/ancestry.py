@@ -19,6 +19,7 @@ from ratchet.journal import read_from
 from ratchet.records import Record
 
 ADAPTER_FOLDER = "adapter"
+START_FOLDER = "start"
 _DIGITS_SHOWN = 12
 
 
@@ -94,7 +95,16 @@ def refuse_changed(path: Path, sha256: str, expected: str) -> None:
 
 
 def origin_of(path: Path, settings: StartSettings) -> Ancestor:
-    """Return where an adapter comes from: the run named in the settings, whose folder it lies in, or an import."""
+    """Return where an adapter comes from: the run named in the settings, whose folder it lies in, or an import.
+
+    The copy that a run took of its own start comes from where that run's record says.
+
+    Raises:
+        Conflict: one of the run's files is damaged.
+    """
+    if path.name == START_FOLDER and (path.parent / "run.json").is_file():
+        with damage_as_error(path.parent):
+            return Ancestor.model_validate(json.loads((path.parent / "run.json").read_bytes())["start"])
     found = Ancestor(sha256=settings.sha256, folder=str(path))
     return found if not settings.run else found.model_copy(update=of_run(path.parent))
 

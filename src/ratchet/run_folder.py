@@ -13,6 +13,7 @@
       trackers/              what TensorBoard, trackio, W&B or MLflow write, where the settings name them
       stop.json              somebody asked the run to stop: when and who
       worker.log             what a worker started by the keeper printed
+      rows.keys              what the rows that a full run reads are known by, hashes without their texts
       start/                 a copy of the adapter that the run started from, where that was not a new one
       trial.json             of a trial, in place of checkpoint and adapter: what it measured and predicts
       scores.json            of an evaluation, likewise; its answers are in rollouts/ (``evaluation_files.py``)
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ratchet import run_lock
-from ratchet.ancestry import ADAPTER_FOLDER, start_of
+from ratchet.ancestry import ADAPTER_FOLDER, START_FOLDER, start_of
 from ratchet.config import KeepSettings, RunConfig
 from ratchet.errors import Conflict, NotFound
 from ratchet.files import (
@@ -84,8 +85,9 @@ class RunFolder:
         self.heldout_path = self.rollouts_path / "heldout.jsonl"
         self.heldout_before_path = self.rollouts_path / "heldout-before.jsonl"
         self.adapter_path = path / ADAPTER_FOLDER
-        self.start_path = path / "start"
+        self.start_path = path / START_FOLDER
         self.trial_path = path / "trial.json"
+        self.row_keys_path = path / "rows.keys"
         self._staged_adapter_path = path / ".adapter.tmp"
         self._old_adapter_path = path / ".adapter.old"
         self.heartbeat_path = path / "heartbeat.json"
@@ -241,6 +243,24 @@ class RunFolder:
     def write_run(self, record: Mapping[str, Any]) -> None:
         """Replace what is fixed for the run."""
         write_atomically(self.run_path, json.dumps(record, indent=2).encode())
+
+    def write_row_keys(self, keys: Iterable[bytes]) -> None:
+        """Write what the rows that the run reads are known by: hashes of one length."""
+        write_atomically(self.row_keys_path, b"".join(sorted(keys)), private=True)
+
+    def read_row_keys(self, size: int) -> frozenset[bytes] | None:
+        """Return what the rows that the run reads are known by, each of ``size`` bytes; None where nobody wrote it.
+
+        Raises:
+            Conflict: the file is damaged.
+        """
+        if not self.row_keys_path.is_file():
+            return None
+        with damage_as_error(self.row_keys_path):
+            content = self.row_keys_path.read_bytes()
+            if len(content) % size:
+                raise ValueError("not whole")
+            return frozenset(content[start : start + size] for start in range(0, len(content), size))
 
     def take_lock(self, inherited: int | None = None) -> int:
         """Take the run for this process or for one it starts; return the open file that holds it until it is closed.

@@ -17,7 +17,7 @@ It is removed at both ends for the exact comparison, and shingles that many rows
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
@@ -36,6 +36,7 @@ _SKETCHED_AT_ONCE = 1_000
 # A shingle is common text where this many rows have it, and this share of a sample. Fewer rows than that have nothing
 # in common that would not be a finding.
 _COMMON_ROWS, _COMMON_SHARE, _SAMPLE = 10, 0.1, 1_000
+KEY_BYTES = 16
 # What is left of a text without the common ends is compared with other sources only from this many words on.
 _OWN_WORDS = 4
 
@@ -98,14 +99,16 @@ def find_leaks(
     return Leaks(tuple(exact), tuple(near), dict(Counter(source.rows[place].split for place in sorted(repeated))))
 
 
-def find_equal(data: Iterable[RowText], benchmark: Iterable[RowText]) -> list[Pair]:
-    """Return the rows of a benchmark that are equal to one of a dataset's, each with the first such one."""
-    source, other = _Source.of(data), _Source.of(benchmark)
-    first: dict[bytes, RowText] = {}
-    for place, row in enumerate(source.rows):
-        for key in source.keys(place):
-            first.setdefault(key, row)
-    return list(_equal(first, other))
+def row_keys(rows: Iterable[RowText]) -> set[bytes]:
+    """Return what the rows of one source are known by, without their texts: hashes of KEY_BYTES bytes."""
+    source = _Source.of(rows)
+    return {key for place in range(len(source.rows)) for key in source.keys(place)}
+
+
+def equal_rows(keys: Set[bytes], rows: Iterable[RowText]) -> list[int]:
+    """Return the numbers of the rows that are equal to one of another source, of which only the keys are there."""
+    source = _Source.of(rows)
+    return [row.number for place, row in enumerate(source.rows) if not keys.isdisjoint(source.keys(place))]
 
 
 def canonical(text: str) -> str:
@@ -188,16 +191,11 @@ def _exact(source: _Source, others: list[_Source], unshared: Sequence[str]) -> t
         elif found is not None:
             pairs.append(Pair(found.split, found.number, row.split, row.number))
     for other in others:
-        pairs += (pair for pair in _equal(first, other) if pair.split in unshared)
+        for place, row in enumerate(other.rows):
+            found = next((first[key] for key in other.keys(place) if key in first), None)
+            if found is not None and found.split in unshared:
+                pairs.append(Pair(found.split, found.number, row.split, row.number))
     return pairs, repeated
-
-
-def _equal(first: Mapping[bytes, RowText], other: _Source) -> Iterator[Pair]:
-    """Yield the rows of another source whose text is known, each with the row that is known by it."""
-    for place, row in enumerate(other.rows):
-        found = next((first[key] for key in other.keys(place) if key in first), None)
-        if found is not None:
-            yield Pair(found.split, found.number, row.split, row.number)
 
 
 def _near(
@@ -234,7 +232,7 @@ def _sketches(shingles: Iterable[list[str]]) -> Iterator[tuple[int, "rensa.RMinH
 
 def _key(text: str) -> bytes:
     """Return a hash of a canonical text: 16 bytes, so that two of a million texts meet by chance never."""
-    return blake2b(_LOOSE_SPACE.sub("", text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(_LOOSE_SPACE.sub("", text).encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
 
 
 def _shingles(text: str) -> list[str]:

@@ -4,10 +4,20 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ratchet.datasets import Dataset
 from ratchet.datasets.benchmarks import Benchmark, text_of, texts
-from ratchet.datasets.leak_guard import NEAR_JACCARD, SHINGLE_WORDS, Leaks, Pair, RowText, find_equal, find_leaks
+from ratchet.datasets.leak_guard import (
+    NEAR_JACCARD,
+    SHINGLE_WORDS,
+    Leaks,
+    Pair,
+    RowText,
+    equal_rows,
+    find_leaks,
+    row_keys,
+)
 from ratchet.datasets.math_pairs import ProblemClass, problem_class
 from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import IncompatibleData
+from ratchet.records import Prompt
 
 # Its problems are short and made to differ as problems, which the guard, comparing texts, could not tell. Those of a
 # benchmark with other numbers or another seed need not differ from them: ``same_problems`` tells.
@@ -91,9 +101,14 @@ def questions_among(dataset: Dataset, benchmark: Benchmark) -> list[int]:
     Raises:
         IncompatibleData: its file cannot be used.
     """
-    equal = find_equal(_rows(dataset), texts(benchmark))
+    equal = equal_rows(keys_of(dataset.train, dataset.validation), texts(benchmark))
     alike = same_problems(dataset, [benchmark], [])
-    return sorted({pair.other_number for pair in (*equal, *alike)})
+    return sorted({*equal, *(pair.other_number for pair in alike)})
+
+
+def keys_of(train: Iterable[Prompt], validation: Iterable[Prompt]) -> set[bytes]:
+    """Return what the rows that a run reads are known by, without their texts."""
+    return row_keys(_texts_of(train, validation))
 
 
 def leak_notes(leaks: Leaks) -> list[str]:
@@ -112,7 +127,11 @@ def leak_notes(leaks: Leaks) -> list[str]:
 
 
 def _rows(dataset: Dataset) -> Iterator[RowText]:
-    for split, prompts in ((TRAINING, dataset.train), (VALIDATION, dataset.validation)):
+    return _texts_of(dataset.train, dataset.validation)
+
+
+def _texts_of(train: Iterable[Prompt], validation: Iterable[Prompt]) -> Iterator[RowText]:
+    for split, prompts in ((TRAINING, train), (VALIDATION, validation)):
         for prompt in prompts:
             yield RowText(split, prompt.id, text_of(prompt.messages))
 

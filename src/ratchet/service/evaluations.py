@@ -197,7 +197,7 @@ def _made(request: Request, *, is_kept: bool) -> RunFolder:
     """Put an evaluation together, check it, and make its folder and row."""
     refuse_unusable(None)
     config, spec = put_together(request)
-    found = seen(config, spec, find_run(request.subject) if request.of_start else None)
+    found = seen(config, spec)
     spec = spec.model_copy(update={"withheld": found.withheld, "notes": found.notes})
     further: dict[str, Any] = {EVALUATION_KEY: spec.model_dump(mode="json")}
     if request.owner:

@@ -15,6 +15,7 @@ from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared, data_hash
 from ratchet.engine.sampler.choice import what_stops_vllm
 from ratchet.errors import Conflict
+from ratchet.readiness.leaks import keys_of
 from ratchet.worker.session import Session
 
 _PINNED = ("ratchet-rl", "torch", "transformers", "peft")
@@ -64,6 +65,9 @@ def fix(
         **plan(prepared, policy, note, folder.log).as_record(),
     }
     fixed["versions"] = {**versions, **_sampler_version(fixed)}
+    if folder.kind == "full":  # its data may have changed by the time somebody asks what its adapter has seen
+        splits = (prepared.train, prepared.validation)
+        folder.write_row_keys(keys_of(*((one.prompt for one in split) for split in splits)))
     folder.write_run({**record, "fixed": fixed})
     is_sampled = prepared.config.objective == "rl" or prepared.config.verifier is not None
     if is_sampled and (fixed["sampler"]["backend"] == "vllm" or policy.device.type == "cuda"):
