@@ -58,12 +58,17 @@ class AcrossSeeds(Record):
 
 
 class BenchmarkReport(Record):
-    """What an experiment found on one benchmark: every side in one table, and what the seeds say together."""
+    """What an experiment found on one benchmark: every side in one table, and what the seeds say together.
+
+    ``across_seeds`` is over what each seed was trained from. ``from_start`` is over the start of the experiment, where
+    an SFT stage lies between the two.
+    """
 
     benchmark: str
     benchmark_hash: str
     table: SideBySide
     across_seeds: AcrossSeeds | None = None
+    from_start: AcrossSeeds | None = None
 
 
 class ExperimentReport(Record):

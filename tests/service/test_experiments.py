@@ -3,11 +3,14 @@
 import shutil
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from ratchet.config import StartSettings
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound
 from ratchet.files import ratchet_home
 from ratchet.service import experiments
+from ratchet.service.evaluations import find_evaluation
+from ratchet.service.experiment_checks import refuse_other_baseline
 from ratchet.service.experiments import (
     baselines_of,
     create_experiment,
@@ -18,6 +21,7 @@ from ratchet.service.experiments import (
     resume_experiment,
     stop_experiment,
 )
+from tests.adapters import TINY
 from tests.conducted import (
     CONFIRMED,
     Stage,
@@ -173,6 +177,23 @@ def test_several_seeds_are_judged_together(stage):
     assert {comparison.left.id for comparison in told.table.comparisons} == {base}  # no seed against another
 
 
+def test_seeds_after_an_sft_stage_are_judged_by_what_they_add_to_it(stage):
+    """The stage is one for all seeds: what it gained is none of theirs."""
+    id = start(seeds=(0, 1), sft=config(**SFT))
+    stage.shares = {"start": 0.3, "sft/0": 0.9, "score": 0.9}
+    report = ended(stage, id).report
+    told = report.benchmarks[0]
+    assert told.table.labels == ["base", "SFT", "RL seed 0", "RL seed 1"]
+    assert (told.across_seeds.verdict, told.across_seeds.gains) == ("no_gain", [0.0, 0.0])
+    assert (told.from_start.verdict, told.from_start.gains) == ("learning", pytest.approx([0.6, 0.6]))
+    assert report.sentence.startswith("RL after SFT: No gain: over 2 seeds the gain was 0.0 points")
+    assert "Both stages against base, with one SFT for all seeds: It learns: " in report.sentence
+    base, sft = (jobs(stage, id)[step][0].id for step in ("start/0", "sft/0"))
+    seeds = [jobs(stage, id)[f"score/{seed}/0"][0].id for seed in (0, 1)]
+    pairs_told = [(one.left.id, one.right.id) for one in told.table.comparisons]
+    assert sorted(pairs_told) == sorted([(base, sft), *((side, seed) for side in (base, sft) for seed in seeds)])
+
+
 def test_seeds_of_which_one_could_not_be_graded_have_no_verdict(stage):
     id = start(seeds=(0, 1))
     stage.shares = {"start": 0.1, "score": 0.9}
@@ -246,6 +267,62 @@ def test_a_baseline_of_something_else_is_refused_in_words(stage):
     assert start(baselines={hash: of_adapter}, changes={"start_from": run.id})  # it is of that start
     with pytest.raises(NotFound):
         baselines_of(["nothing"])
+
+
+def test_a_baseline_is_of_the_same_kind_of_subject_and_of_the_same_weights(stage):
+    """An endpoint may call its model as the start is called, and a folder may hold other weights by now."""
+    trained(stage)
+    first = list_experiments()[0].stored.id
+    measured = find_evaluation(jobs(stage, first)["start/0"][0].id)
+    spec = spec_of(jobs(stage, first)["start/0"][0])
+    refuse_other_baseline(measured, spec)
+    for changes in ({"kind": "endpoint"}, {"identity": "sha256:other"}, {"sha256": "0" * 64}):
+        other = measured.model_copy(update={"subject": measured.subject.model_copy(update=changes)})
+        with pytest.raises(Conflict, match="which is not what this experiment starts from"):
+            refuse_other_baseline(other, spec)
+
+
+def test_two_baselines_of_one_benchmark_are_one_too_many(stage):
+    ended(stage, start())
+    ended(stage, start())
+    both = [jobs(stage, one.stored.id)["start/0"][0].id for one in list_experiments()]
+    with pytest.raises(InvalidSetting, match=r"are both of benchmark pairs\. Name one baseline for each benchmark"):
+        baselines_of(both)
+    assert list(baselines_of([both[0], both[0]]).values()) == [both[0]]
+
+
+def test_an_adapter_is_scored_against_what_it_was_trained_from_and_on_its_own_base_model(stage, tmp_path):
+    run = trained(stage)
+    other = shutil.copytree(TINY, tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    save_file({name: tensor * 1.01 for name, tensor in weights.items()}, other / "model.safetensors")
+    with pytest.raises(
+        InvalidSetting, match=rf"The adapter of run {run.id} is on tiny .* measures {other} .* other weights"
+    ):
+        start(adapter_of=run.id, changes={"model": str(other)})
+    followed = start(changes={"start_from": run.id})
+    ended(stage, followed)
+    second = jobs(stage, followed)["train/0"][0]
+    with pytest.raises(
+        InvalidSetting, match=rf"Run {second.id} was trained from {run.id}, but this experiment measures tiny"
+    ):
+        start(adapter_of=second.id)
+    assert start(adapter_of=second.id, changes={"start_from": run.id})
+
+
+def test_an_sft_stage_starts_where_the_experiment_does(stage):
+    run = trained(stage)
+    with pytest.raises(
+        InvalidSetting, match=rf"The SFT stage starts from .*{run.id}.*, but the experiment from the base"
+    ):
+        start(sft=config(**SFT, start_from=run.id))
+    with pytest.raises(InvalidSetting, match=r"The SFT stage starts from the base model, but the experiment from"):
+        start(sft=config(**SFT), changes={"start_from": run.id})
+    with pytest.raises(InvalidSetting, match="The SFT stage trains quantization 4bit, but the experiment"):
+        start(sft=config(**SFT, quantization="4bit"))
+    id = start(sft=config(**SFT, start_from=run.id), changes={"start_from": run.id})
+    assert ended(stage, id).report.benchmarks[0].table.labels == ["start", "base", "SFT", "RL"]
+    assert start_of(jobs(stage, id)["sft"][0]) == run.id
 
 
 def test_what_does_not_go_together_is_refused_before_anything_is_measured(stage):

@@ -252,8 +252,8 @@ def print_experiment(console: "Console", one: "Experiment") -> None:
     for found in one.report.benchmarks:
         console.print(f"\n[bold]{escape(found.benchmark)}[/bold]")
         print_side_by_side(console, found.table)
-        if found.across_seeds is not None:
-            console.print(escape(found.across_seeds.sentence))
+        for together in filter(None, (found.across_seeds, found.from_start)):
+            console.print(escape(together.sentence))
 
 
 def _resume(id: str, queue: bool, as_json: bool) -> int:

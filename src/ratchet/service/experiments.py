@@ -5,20 +5,17 @@ their owner (``steps.py``). ``conduct`` looks at them and starts what comes next
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ratchet.comparing import side_by_side
 from ratchet.comparison import SideBySide
-from ratchet.config import RunConfig, StartSettings
+from ratchet.config import StartSettings
 from ratchet.errors import Conflict, InvalidSetting
-from ratchet.evaluation import Evaluation, QuestionResult
+from ratchet.evaluation import QuestionResult
 from ratchet.experiment import (
     OPEN,
-    AcrossSeeds,
-    BenchmarkReport,
     ExperimentReport,
     ExperimentSettings,
     ExperimentStatus,
@@ -28,7 +25,14 @@ from ratchet.experiment import (
 from ratchet.service.benchmarks import find_benchmark
 from ratchet.service.evaluation_making import Request, put_together
 from ratchet.service.evaluations import find_evaluation, questions_of
-from ratchet.service.registry import find_run, open_store
+from ratchet.service.experiment_checks import (
+    refuse_contradictions,
+    refuse_other_base,
+    refuse_other_baseline,
+    refuse_other_origin,
+)
+from ratchet.service.experiment_reports import report_of
+from ratchet.service.registry import open_store
 from ratchet.service.seen import refuse_shared
 from ratchet.service.sources import source_of_run
 from ratchet.service.steps import (
@@ -42,7 +46,6 @@ from ratchet.service.steps import (
     stop_all,
     this_home,
 )
-from ratchet.stats import judge_seeds
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore
@@ -66,6 +69,15 @@ class Experiment:
         """All that it does, in order."""
         return steps_of_experiment(self.settings)
 
+    def run_of(self, step: str) -> str:
+        """Return the id of the run or evaluation that a step, which is done, has made or takes as it is."""
+        if step.startswith("train/") and self.settings.adapter_of is not None:
+            return self.settings.adapter_of
+        run = self.steps.last(step)
+        if run is None:
+            raise AssertionError("a step builds upon one that is done")
+        return run.id
+
 
 def create_experiment(settings: ExperimentSettings, *, name: str = "", project: str = "") -> "StoredPlan":
     """Check an experiment and enter it; the keeper carries it out.
@@ -81,7 +93,7 @@ def create_experiment(settings: ExperimentSettings, *, name: str = "", project: 
             f"There are {len(settings.seeds)} seeds, some perhaps twice. Give 1 to {_MOST_SEEDS} different ones.",
             "seeds",
         )
-    _refuse_contradictions(settings)
+    refuse_contradictions(settings)
     if settings.sft is not None and settings.sft.objective != "sft":
         raise InvalidSetting(
             f"The settings of the SFT stage have Objective {settings.sft.objective}. Set objective: sft in its file.",
@@ -90,9 +102,11 @@ def create_experiment(settings: ExperimentSettings, *, name: str = "", project: 
     for number, benchmark in enumerate(settings.benchmarks):
         config, spec = put_together(_of_start(settings, benchmark, Steps("", {}), f"start/{number}"))
         if settings.adapter_of is not None:
-            put_together(_scoring(settings, benchmark, settings.adapter_of, ""))
+            refuse_other_origin(settings.adapter_of, config, spec)
+            scored = put_together(_scoring(settings, benchmark, settings.adapter_of, ""))
+            refuse_other_base(settings.adapter_of, (config, spec), scored)
         if baseline := settings.baselines.get(benchmark):
-            _refuse_other_baseline(find_evaluation(baseline), spec.questions_sha256, spec.setup, config)
+            refuse_other_baseline(find_evaluation(baseline), spec)
         for trained in filter(None, [settings.sft, settings.config if settings.adapter_of is None else None]):
             refuse_shared(trained, benchmark)
     with open_store() as store:
@@ -101,45 +115,6 @@ def create_experiment(settings: ExperimentSettings, *, name: str = "", project: 
         return store.experiments.add(
             settings.model_dump(mode="json"), name=title, project=project or settings.config.project, status="measuring"
         )
-
-
-def _refuse_contradictions(settings: ExperimentSettings) -> None:
-    """Refuse parts of an experiment that do not go together."""
-    if settings.adapter_of is not None:
-        find_run(settings.adapter_of)
-        if settings.sft is not None or len(settings.seeds) > 1:
-            raise InvalidSetting(
-                f"The adapter of run {settings.adapter_of} is to be scored as it is, so there is nothing to train by "
-                "an SFT stage or by several seeds. Leave these out, or the adapter.",
-                "adapter_of",
-            )
-    if settings.sft is not None and settings.sft.model != settings.config.model:
-        raise InvalidSetting(
-            f"The SFT stage trains {settings.sft.model}, but the experiment trains {settings.config.model}, which is "
-            "to go on from its adapter. Choose the same model.",
-            "model",
-        )
-    for benchmark, baseline in settings.baselines.items():
-        if benchmark not in settings.benchmarks:
-            raise Conflict(
-                f"Evaluation {baseline} cannot be the baseline: it is on none of the benchmarks of this experiment. "
-                "Leave it out to measure one."
-            )
-
-
-def _refuse_other_baseline(baseline: Evaluation, questions: str, setup: Mapping[str, Any], config: RunConfig) -> None:
-    """Refuse a baseline that is no measurement of what the experiment starts from, asked in the same way."""
-    why = ""
-    if baseline.scores is None:
-        why = f"it is {baseline.status}, not completed"
-    elif baseline.questions_sha256 != questions:
-        why = "its questions are others"
-    elif baseline.subject.sha256 != config.start_from.sha256 or baseline.subject.model != config.model:
-        why = f"it is of {baseline.subject.name}, which is not what this experiment starts from"
-    elif parts := [name for name in setup if baseline.setup.get(name) != setup[name]]:
-        why = f"it was asked with another {parts[0]}"
-    if why:
-        raise Conflict(f"Evaluation {baseline.id} cannot be the baseline: {why}. Leave it out to measure one.")
 
 
 def find_experiment(id: str) -> Experiment:
@@ -217,7 +192,7 @@ def conduct(store: "RunStore", stored: "StoredPlan") -> None:
     for step in ready:
         _begin(one, step)
     if not ready and not one.steps.at_work:
-        report = _report(one)
+        report = report_of(one)
         _end(store, stored.id, "done", report.sentence, report)
     elif not ready:
         _move(store, stored, _phase(one))
@@ -262,13 +237,13 @@ def _begin(one: Experiment, step: Step) -> None:
         return
     config = settings.config.model_copy(update={"seed": step.seed})
     if step.run:
-        config = config.model_copy(update={"start_from": StartSettings(adapter=_run_id(one, step.run))})
+        config = config.model_copy(update={"start_from": StartSettings(adapter=one.run_of(step.run))})
     begin_run(config, settings.confirmation, one.steps, step.name)
 
 
 def _request(one: Experiment, step: Step) -> Request:
     if step.run:
-        run = _run_id(one, step.run)
+        run = one.run_of(step.run)
         return _scoring(one.settings, step.benchmark, run, one.steps.owner_of(step.name))
     return _of_start(one.settings, step.benchmark, one.steps, step.name)
 
@@ -299,15 +274,6 @@ def _scoring(settings: ExperimentSettings, benchmark: str, run: str, owner: str)
     )
 
 
-def _run_id(one: Experiment, step: str) -> str:
-    if step.startswith("train/") and one.settings.adapter_of is not None:
-        return one.settings.adapter_of
-    run = one.steps.last(step)
-    if run is None:
-        raise AssertionError("a step builds upon one that is done")
-    return run.id
-
-
 def _move(store: "RunStore", stored: "StoredPlan", status: ExperimentStatus) -> None:
     if stored.status != status:
         store.experiments.move(stored.id, OPEN, status)
@@ -332,86 +298,6 @@ def _fail(store: "RunStore", one: Experiment, step: Step) -> None:
     _end(store, one.stored.id, "failed", f"{what}{name} of the step {step.name} failed.{why}")
 
 
-def _report(one: Experiment) -> ExperimentReport:
-    """Put all that was measured side by side, a table for each benchmark."""
-    reports = [_on_benchmark(one, number, benchmark) for number, benchmark in enumerate(one.settings.benchmarks)]
-    runs = {f"train/{seed}": _run_id(one, f"train/{seed}") for seed in one.settings.seeds}
-    if one.settings.sft is not None:
-        runs["sft"] = _run_id(one, "sft")
-    return ExperimentReport(sentence=_sentence(reports[0]), benchmarks=reports, runs=runs)
-
-
-def _sentence(report: BenchmarkReport) -> str:
-    """Return the verdict on a benchmark: across seeds, else of the last side against the start and the one before."""
-    if report.across_seeds is not None:
-        return report.across_seeds.sentence
-    last = report.table.evaluations[-1].id
-    return " ".join(one.main.sentence for one in report.table.comparisons if one.right.id == last)
-
-
-@dataclass(frozen=True)
-class _Side:
-    label: str
-    evaluation: Evaluation
-    questions: list[QuestionResult]
-
-
-def _on_benchmark(one: Experiment, number: int, benchmark: str) -> BenchmarkReport:
-    sides = _sides(one, number, benchmark)
-    table = side_by_side([(side.label, side.evaluation, side.questions) for side in sides])
-    together = None
-    if len(one.settings.seeds) > 1:
-        # Each seed against what was there before; which seed is ahead of which is what the seeds are not asked.
-        seeds = {side.evaluation.id for side in sides[-len(one.settings.seeds) :]}
-        told = [comparison for comparison in table.comparisons if comparison.left.id not in seeds]
-        table = table.model_copy(update={"comparisons": told})
-        together = _together(one.settings.seeds, sides[0], sides[-len(one.settings.seeds) :])
-    name = find_benchmark(benchmark).spec.name
-    return BenchmarkReport(benchmark=name, benchmark_hash=benchmark, table=table, across_seeds=together)
-
-
-def _together(seeds: Sequence[int], start: _Side, trained: Sequence[_Side]) -> AcrossSeeds:
-    """Return what the seeds say together; no verdict where one of the evaluations gives none."""
-    found = judge_seeds({seed: (_scores(start), _scores(side)) for seed, side in zip(seeds, trained, strict=True)})
-    withheld = [
-        f"{side.label}: {scores.withheld}"
-        for side in (start, *trained)
-        if (scores := side.evaluation.scores) is not None and scores.withheld
-    ]
-    return AcrossSeeds(
-        seeds=list(found.gains),
-        gains=list(found.gains.values()),
-        mean=found.mean,
-        low=found.low,
-        high=found.high,
-        verdict="withheld" if withheld else found.verdict,
-        sentence=f"No verdict on the seeds together. {' '.join(withheld)}" if withheld else found.sentence,
-    )
-
-
-def _scores(side: _Side) -> list[float]:
-    """Return a side's score of the main column on each question, in the benchmark's order."""
-    return [question.score(side.evaluation.main_column) for question in side.questions]
-
-
-def _sides(one: Experiment, number: int, benchmark: str) -> list[_Side]:
-    """Return the sides of a table: the start first, then the base under it, the SFT stage, and each seed's adapter."""
-    settings = one.settings
-    has_adapter = settings.config.start_from.adapter is not None
-    named = [("start" if has_adapter else "base", f"start/{number}")]
-    named += [("base", f"base/{number}")] if has_adapter else []
-    named += [("SFT", f"sft/{number}")] if settings.sft else []
-    what = {"rl": "RL", "sft": "SFT", "dpo": "DPO"}[settings.config.objective]
-    many = len(settings.seeds) > 1
-    named += [(f"{what} seed {seed}" if many else what, f"score/{seed}/{number}") for seed in settings.seeds]
-    sides = []
-    for label, step in named:
-        baseline = settings.baselines.get(benchmark) if step == f"start/{number}" else None
-        evaluation = find_evaluation(baseline or _run_id(one, step))
-        sides.append(_Side(label, evaluation, questions_of(evaluation.folder)))
-    return sides
-
-
 def hashes_of(benchmarks: Sequence[str]) -> tuple[str, ...]:
     """Return the content hashes of benchmarks by their names, each once.
 
@@ -426,9 +312,17 @@ def baselines_of(evaluations: Sequence[str]) -> dict[str, str]:
 
     Raises:
         NotFound: there is no such evaluation.
+        InvalidSetting: two of them are of one benchmark.
     """
-    found = [find_evaluation(one) for one in evaluations]
-    return {one.benchmark_hash: one.id for one in found}
+    found: dict[str, str] = {}
+    for one in map(find_evaluation, evaluations):
+        if found.setdefault(one.benchmark_hash, one.id) != one.id:
+            raise InvalidSetting(
+                f"Evaluations {found[one.benchmark_hash]} and {one.id} are both of benchmark {one.benchmark}. Name one "
+                "baseline for each benchmark.",
+                "baselines",
+            )
+    return found
 
 
 def replication_of(run: str, seeds: int, benchmarks: Sequence[str], answers: int) -> ExperimentSettings:

@@ -9,6 +9,7 @@ from ratchet.config import RunConfig, StartSettings
 from ratchet.errors import Conflict
 from ratchet.run_state import KIND_WORDS
 from ratchet.service.lifecycle import laid_over
+from ratchet.service.places import anchored, settings_of
 from ratchet.service.readiness import prepared_run
 from ratchet.service.registry import find_run
 from ratchet.service.reports import Ask, confirmed
@@ -16,7 +17,7 @@ from ratchet.service.reports import Ask, confirmed
 
 @dataclass(frozen=True)
 class Source:
-    """Settings, resolved, who has read the report of their verifier, and the run that they are from, if any."""
+    """Settings, resolved, with absolute paths, who has read the report of their verifier, and the run they are from."""
 
     config: RunConfig
     confirmation: dict[str, Any] | None
@@ -38,7 +39,7 @@ def source_of_settings(
         confirmation = None
         if prepared.config.objective == "rl":
             confirmation = confirmed(prepared, ask, on_progress).model_dump(mode="json")
-        return Source(prepared.config, confirmation)
+        return Source(anchored(prepared.config), confirmation)
     finally:
         prepared.close()
 
@@ -64,7 +65,7 @@ def source_of_run(
     folder = find_run(run_or_folder)
     if folder.kind != "full":
         raise Conflict(f"{folder.run_id} is {KIND_WORDS[folder.kind]}, not a full run.")
-    config = folder.read_config()
+    config = settings_of(folder)
     if from_adapter:
         config = config.model_copy(update={"start_from": StartSettings(adapter=folder.run_id)})
     elif config.start_from.adapter is not None and not Path(config.start_from.adapter).exists():
