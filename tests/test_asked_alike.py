@@ -1,14 +1,19 @@
 """Evaluations that are asked as another one was: its questions, its prompt, its reading, as many answers."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import ratchet
+from ratchet import worker
 from ratchet.errors import Conflict, InvalidSetting, NotFound
+from ratchet.run_folder import RunFolder
+from ratchet.service.evaluation_making import Request, put_together
 from ratchet.service.evaluations import as_asked, evaluate, find_evaluation
 
 from .small_evaluations import few, request
+from .small_runs import small
 
 PROMPT = "Add each pair, then multiply."
 
@@ -30,6 +35,50 @@ def test_the_questions_and_the_number_of_answers_are_those_of_the_other():
     alike = evaluate(as_asked(request(benchmark="", changes={"seed": "1"}), first.id))
     assert (alike.benchmark, alike.answers_per_question, alike.scores.questions) == ("few", 3, 2)
     assert alike.questions_sha256 == first.questions_sha256
+
+
+def setup_of(asked):
+    return put_together(asked)[1].setup
+
+
+def test_the_quantization_is_part_of_how_a_model_is_asked():
+    few()
+    plain, quantized = setup_of(request()), setup_of(request(changes={"quantization": "4bit"}))
+    assert "Quantization" not in plain  # so it was before it was a part
+    assert quantized == {**plain, "Quantization": "4bit"}
+
+
+def test_evaluations_under_another_quantization_are_not_compared_and_can_be_asked_alike():
+    few()
+    plain = evaluate(request())
+    quantized = evaluate(request(changes={"quantization": "8bit"}))
+    with pytest.raises(Conflict, match="Quantization: none on the left, 8bit on the right"):
+        ratchet.compare(plain, quantized)
+    alike = ratchet.evaluate("tiny", like=quantized)
+    assert alike.setup == quantized.setup
+    assert ratchet.compare(quantized, alike).comparisons[0].main.difference == 0
+    assert setup_of(as_asked(Request("tiny", ""), plain.id)) == plain.setup
+    own = Request("tiny", "", changes={"quantization": "none"})
+    assert setup_of(as_asked(own, quantized.id)) == plain.setup
+
+
+def test_an_adapter_and_its_base_are_asked_under_the_quantization_of_its_run(tmp_path):
+    few()
+    run = RunFolder.create(small(rounds=1, max_answer_tokens=24, quantization="8bit"), tmp_path / "run")
+    worker.run(run)
+    adapter, start = Request(str(run.path), "few"), Request(str(run.path), "few", of_start=True)
+    assert setup_of(adapter) == setup_of(start)
+    assert setup_of(adapter)["Quantization"] == "8bit"
+    base = evaluate(replace(start, name="base"))
+    assert setup_of(as_asked(Request("tiny", ""), base.id)) == setup_of(adapter)
+    assert put_together(as_asked(adapter, base.id))[1].notes == ()
+    plain = evaluate(request())
+    asked = put_together(as_asked(adapter, plain.id))[1]
+    assert asked.setup == plain.setup
+    assert asked.notes == (
+        "The adapter comes with quantization 8bit and is asked with none, under which it need not answer as it did in "
+        "training.",
+    )
 
 
 def test_on_the_command_line(ratchet_command):

@@ -7,18 +7,19 @@ import threading
 
 import pytest
 
+import ratchet
 from ratchet import worker
 from ratchet.config import EndpointSettings
 from ratchet.datasets import bench_store
-from ratchet.errors import InvalidSetting, ModelUnavailable, SamplerFailed
+from ratchet.errors import Conflict, InvalidSetting, ModelUnavailable, SamplerFailed
 from ratchet.run_folder import RunFolder
 from ratchet.service import benchmarks, comparisons, evaluations
-from ratchet.service.evaluation_making import Request
-from ratchet.service.evaluations import evaluate, find_evaluation, questions_of, resume_evaluation
+from ratchet.service.evaluation_making import Request, put_together
+from ratchet.service.evaluations import as_asked, evaluate, find_evaluation, questions_of, resume_evaluation
 from ratchet.worker import Watch
 
 from .endpoint.server import KEY, Endpoint, Reply, completion, fault
-from .small_evaluations import apart_from_times, few, files_of, made, until
+from .small_evaluations import apart_from_times, few, files_of, made, request, until
 
 PRICES = {"price_per_million_prompt_tokens": 2.0, "price_per_million_answer_tokens": 10.0, "currency": "EUR"}
 
@@ -142,6 +143,117 @@ def test_two_endpoints_are_compared_question_by_question(scholar):
     assert (main.fixed, main.broken, main.verdict) == ([1, 2, 3, 4, 5, 6, 7], [], "better")
 
 
+# --- what must be the same for a comparison ---------------------------------------------------------------------------
+
+OWN = "the endpoint's own"
+
+
+def asked_by(scholar, extra=None, answers=1, **fields):
+    endpoint = EndpointSettings(url=scholar.url, model="small", extra_body=extra or {})
+    return Request("", "few", endpoint=endpoint, answers=answers, **fields)
+
+
+def spec_of(asked):
+    return put_together(asked)[1]
+
+
+def test_an_endpoint_and_a_model_here_that_are_asked_alike_compare(scholar):
+    few()
+    scholar.learn()
+    changes = {"system_prompt": "", "max_answer_tokens": "32"}
+    here, there = evaluate(request()), evaluate(asked_by(scholar, changes=changes))
+    assert here.setup == there.setup
+    assert ratchet.compare(here, there).comparisons[0].questions == 8
+
+
+def test_evaluations_from_before_there_were_these_parts_compare(scholar):
+    """So was the setup of every evaluation that is kept by then: neither quantization nor extra fields."""
+    few()
+    names = ["System prompt", "Worked examples", "Chat template options", "Verifier", "Format", "Longest answer"]
+    names += ["Answers per question", "Sampling"]
+    assert list(spec_of(request()).setup) == list(spec_of(asked_by(scholar)).setup) == names
+
+
+def test_extra_fields_and_what_is_left_out_are_in_the_setup_and_told_where_they_differ(scholar):
+    few()
+    scholar.learn()
+    plain = evaluate(asked_by(scholar))
+    reasoning = evaluate(asked_by(scholar, {"reasoning_effort": "low", "temperature": None}))
+    assert {"temperature" in one.body for one in scholar.chats[8:]} == {False}
+    assert reasoning.setup["Sampling"] == OWN
+    assert reasoning.setup["Extra fields"] == {"reasoning_effort": "low"}
+    with pytest.raises(Conflict, match=rf"Extra fields: none on the left.*Sampling: greedy on the left, {OWN}"):
+        ratchet.compare(plain, reasoning)
+
+
+def test_an_endpoint_that_is_asked_like_another_one_is_sent_its_extra_fields(scholar):
+    few()
+    scholar.learn()
+    first = evaluate(asked_by(scholar, {"reasoning_effort": "low"}))
+    bare = Request("", "", endpoint=EndpointSettings(url=scholar.url, model="other"))
+    assert spec_of(as_asked(bare, first.id)).setup == first.setup
+    its_own = asked_by(scholar, {"reasoning_effort": "high"})
+    assert spec_of(as_asked(its_own, first.id)).setup["Extra fields"] == {"reasoning_effort": "high"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"top_k": "5"}, r"Top-k is 5, which an endpoint is not sent. Leave it out.*extra_body=\{top_k: 5\}"),
+        ({"template_options": "{enable_thinking: false}"}, "Chat template options are set, which an endpoint is not"),
+        ({"quantization": "4bit"}, "Quantization is 4bit, but how its model is held is the endpoint's own matter"),
+    ],
+)
+@pytest.mark.parametrize("answers", [1, 2])
+def test_what_an_endpoint_is_not_sent_is_refused(scholar, changes, words, answers):
+    few()
+    with pytest.raises(InvalidSetting, match=words):
+        evaluate(asked_by(scholar, answers=answers, changes=changes))
+    assert evaluations.list_evaluations() == []
+
+
+def test_what_is_off_may_be_said_to_be_off(scholar):
+    few()
+    assert spec_of(asked_by(scholar, changes={"top_k": "0", "quantization": "none"})) == spec_of(asked_by(scholar))
+
+
+def test_what_comes_along_from_another_evaluation_and_is_not_sent_is_noted(scholar):
+    few()
+    scholar.learn()
+    changes = {"top_k": "5", "template_options": "{enable_thinking: false}"}
+    here = evaluate(request(answers=2, changes=changes))
+    there = evaluate(as_asked(asked_by(scholar), here.id))
+    assert there.setup["Sampling"] == {"temperature": 1.0, "top_p": 1.0, "top_k": OWN, "seed": 0}
+    assert there.setup["Chat template options"] == {}
+    notes = " ".join(there.scores.warnings)
+    assert "Top-k 5, which asking alike calls for, is not sent to an endpoint" in notes
+    assert "Chat template options (enable_thinking), which asking alike calls for, are not sent" in notes
+    with pytest.raises(Conflict, match=rf"Sampling, top_k: 5 on the left, {OWN} on the right"):
+        ratchet.compare(here, there)
+    like_the_endpoint = spec_of(as_asked(request(changes=changes | {"top_k": "0"}), there.id))
+    assert like_the_endpoint.setup["Sampling"]["top_k"] == 0
+
+
+def test_a_top_k_that_an_endpoint_takes_compares_with_the_same_here(scholar):
+    few()
+    here = spec_of(request(answers=2, changes={"top_k": "5"}))
+    there = spec_of(
+        asked_by(scholar, {"top_k": 5}, answers=2, changes={"system_prompt": "", "max_answer_tokens": "32"})
+    )
+    assert here.setup == there.setup
+
+
+# --- faults of an endpoint --------------------------------------------------------------------------------------------
+
+
+def test_an_endpoint_of_which_no_answer_comes_has_no_cost(scholar):
+    few()
+    scholar.learn()
+    scholar.odd = lambda number, asked: fault(400)
+    scores = evaluate(asking(scholar, **PRICES)).scores
+    assert (scores.failures, scores.cost, scores.warnings) == ({"endpoint bad_request": 8}, None, [])
+
+
 def test_what_passes_is_asked_again_and_what_stays_is_a_failed_answer(scholar):
     few()
     scholar.learn()
@@ -160,11 +272,16 @@ def test_what_passes_is_asked_again_and_what_stays_is_a_failed_answer(scholar):
     assert evaluation.status == "completed"
     by_number = {one.question: one.answers[0] for one in questions_of(evaluation.id)}
     assert {number for number, one in by_number.items() if one.outcome == "failed"} == {3, 4}
-    assert (by_number[3].failure, by_number[4].failure) == ("time", "bad_request")
+    assert (by_number[3].failure, by_number[4].failure) == ("endpoint time", "endpoint bad_request")
     scores = evaluation.scores
-    assert (scores.failures, scores.could_be) == ({"time": 1, "bad_request": 1}, (0.75, 1.0))
-    assert scores.failed_share == 0.25
+    failures = {"endpoint time": 1, "endpoint bad_request": 1}
+    assert (scores.failures, scores.could_be) == (failures, (0.75, 1.0))
+    assert scores.failed_share == 0.0  # of what the verifier was given
+    assert "The endpoint failed on 2 of 8 answers" in scores.withheld
     assert "more than 10%" in scores.withheld
+    assert "verifier" not in scores.withheld
+    [warning] = scores.warnings
+    assert "2 of 8 answers came without a count of tokens" in warning
 
 
 @pytest.mark.parametrize(
@@ -266,8 +383,8 @@ def test_an_evaluation_that_is_stopped_breaks_off_what_is_under_way(scholar):
 def test_a_worker_process_that_is_killed_is_gone_on_with(scholar):
     few("many", 150)
     scholar.learn("many")
-    whole = evaluate(asking(scholar, "many"))
-    folder = made(asking(scholar, "many"))
+    whole = evaluate(asking(scholar, "many", concurrency=16))
+    folder = made(asking(scholar, "many", concurrency=16))
     scholar.odd = lambda number, asked: Reply(completion(), seconds=60) if number > 128 else None
     command = [sys.executable, "-m", "ratchet.worker", str(folder.path)]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:

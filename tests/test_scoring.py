@@ -130,6 +130,41 @@ def test_more_than_a_tenth_failed_withholds_the_verdict_and_a_tenth_does_not():
     )
 
 
+def test_failures_of_the_endpoint_are_told_from_the_verifiers():
+    lost, broken = answer(outcome="failed", text="", failure="endpoint time"), answer(outcome="failed", failure="time")
+    endpoint = scores_of([*right_and_wrong(8, 0), *asked([lost], [lost])], ["accuracy"], seconds=1)
+    assert endpoint.failures == {"endpoint time": 2}
+    assert endpoint.failed_share == 0.0  # no verifier had them
+    assert endpoint.withheld == (
+        "The endpoint failed on 2 of 10 answers that were not cut off (endpoint time 2), more than 10%, so no verdict "
+        "is given. accuracy lies anywhere from 80.0% to 100.0%. Find out why it does, then evaluate again."
+    )
+    cut_off = [answer(outcome="cut_off")]
+    both = scores_of([*right_and_wrong(7, 0), *asked([lost], [broken], [broken], cut_off)], ["accuracy"], seconds=1)
+    assert both.failed_share == pytest.approx(2 / 9)
+    assert both.withheld.startswith(
+        "The endpoint failed on 1 and the verifier on 2 of 10 answers that were not cut off (endpoint time 1, time 2), "
+        "more than 10%, so no verdict is given."
+    )
+    assert both.withheld.endswith("Find out why the endpoint does and mend the verifier, then evaluate again.")
+
+
+@pytest.mark.parametrize(
+    ("cost", "words"),
+    [
+        (Cost(prompt_tokens=8, answer_tokens=8, amount=0.5, currency="EUR"), "mean length and cost are those of the"),
+        (Cost(prompt_tokens=8, answer_tokens=8, amount=None, currency="EUR"), "the mean length is that of the others."),
+        (None, "the mean length is that of the others, and what they cost is not known"),
+    ],
+)
+def test_answers_that_nobody_counted_the_tokens_of_are_told(cost, words):
+    questions = asked([answer(1.0)], [answer(tokens=None)], [answer(1.0)])
+    [warning] = scores_of(questions, ["accuracy"], seconds=1, cost=cost).warnings
+    assert warning.startswith("1 of 3 answers came without a count of tokens: ")
+    assert words in warning
+    assert scores_of(asked([answer(1.0, tokens=None)]), ["accuracy"], seconds=1).warnings == []
+
+
 def test_a_failure_does_not_move_whether_something_was_answered():
     scores = scores_of(asked([answer(outcome="failed")], [answer(1.0)]), ["answered", "accuracy"], seconds=1)
     assert scores.could_be is None
@@ -188,6 +223,10 @@ def test_what_cannot_be_scored_is_refused(questions, columns):
         (["geometry", "Algebra", "algebra 2"], ["Algebra", "algebra 2", "geometry"]),
         (["10", "9", "9"], ["9", "10"]),
         (["", "easy", "hard"], ["easy", "hard", "no difficulty given"]),
+        # More digits than Python makes a number of; zeros in front, and digits of other scripts.
+        (["z", "9" * 5000, "1" + "0" * 5000, "8" * 5000], ["8" * 5000, "9" * 5000, "1" + "0" * 5000, "z"]),
+        (["level 010", "level 9", "level 0"], ["level 0", "level 9", "level 010"]),
+        (["level \u0661\u0660", "level 9"], ["level 9", "level \u0661\u0660"]),
         ([float("nan"), 1.0, 2.0], ["1", "2", "no difficulty given"]),
         (list(range(1, 10)), ["easy (1 to 3)", "middle (4 to 6)", "hard (7 to 9)"]),
         # Eight of fourteen are equal and stay together, which leaves the middle one.

@@ -182,10 +182,11 @@ class EvaluationSpec(Record):
     """What an evaluation is to do, fixed when it is made; the settings of its model are its job's ``RunConfig``.
 
     ``setup`` holds what must be the same for two evaluations to be comparable, part by part under a name people know:
-    system prompt, worked examples, verifier, format, longest answer, answers per question, sampling. ``endpoint`` are
-    the ``EndpointSettings`` of one that asks an endpoint. ``only`` are the questions of one that asks a part of the
-    benchmark, such as the half by which a loop chooses; None: all. ``withheld`` says why its scores allow no verdict,
-    whatever they are, "" where they may; ``notes`` are sentences to read beside them.
+    system prompt, worked examples, verifier, format, longest answer, answers per question, sampling, and where they
+    play a part quantization and an endpoint's extra fields. ``endpoint`` are the ``EndpointSettings`` of one that asks
+    an endpoint. ``only`` are the questions of one that asks a part of the benchmark, such as the half by which a loop
+    chooses; None: all. ``withheld`` says why its scores allow no verdict, whatever they are, "" where they may;
+    ``notes`` are sentences to read beside them.
     """
 
     name: str = ""
@@ -212,7 +213,8 @@ class Evaluation(Record):
     """One evaluation as it is shown and compared.
 
     ``setup`` holds what must be the same for two evaluations to be comparable, part by part under a name people know:
-    system prompt, worked examples, verifier, format, longest answer, answers per question, sampling.
+    system prompt, worked examples, verifier, format, longest answer, answers per question, sampling, and where they
+    play a part quantization and an endpoint's extra fields.
     """
 
     id: str

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.config.endpoint import EndpointSettings
-from ratchet.endpoint import EndpointRequest
+from ratchet.endpoint import EndpointRequest, extra_sent, failure_of, is_of_endpoint, sampling_sent
 from ratchet.endpoint.asking import body_of
 from ratchet.endpoint.reading import Reading, read_completion, read_models
 
@@ -53,6 +53,38 @@ def test_extra_fields_are_added_and_null_leaves_a_field_out():
         "top_p": 1.0,
         "reasoning_effort": "low",
     }
+
+
+GREEDY = EndpointRequest(1, QUESTION, 64)
+SAMPLED = EndpointRequest(1, QUESTION, 64, answers=2, temperature=0.7, top_p=0.9, seed=5)
+OWN = "the endpoint's own"
+ALL_SENT = {"temperature": 0.7, "top_p": 0.9, "top_k": OWN, "seed": 5}
+ALL_LEFT_OUT = {"temperature": None, "top_p": None, "seed": None}
+
+
+@pytest.mark.parametrize(
+    ("request_", "extra_body", "sampling", "extra"),
+    [
+        (GREEDY, {}, "greedy", {}),
+        (GREEDY, {"temperature": None}, OWN, {}),
+        (GREEDY, {"top_p": None, "seed": None}, "greedy", {}),  # neither is sent with a greedy request
+        (GREEDY, {"reasoning_effort": "low"}, "greedy", {"reasoning_effort": "low"}),
+        (GREEDY, {"temperature": None, "top_k": 5}, OWN, {"top_k": 5}),
+        (GREEDY, {"reasoning_effort": None}, "greedy", {}),  # sent as little as without it
+        (SAMPLED, {}, ALL_SENT, {}),
+        (SAMPLED, ALL_LEFT_OUT, dict.fromkeys(ALL_SENT, OWN), {}),
+        (SAMPLED, {"top_k": 5, "min_p": 0.1}, {**ALL_SENT, "top_k": 5}, {"min_p": 0.1}),
+    ],
+)
+def test_what_is_told_of_the_way_of_asking_is_what_is_sent(request_, extra_body, sampling, extra):
+    settings = settings_of(extra_body=extra_body)
+    assert sampling_sent(settings, request_) == sampling
+    assert extra_sent(settings, request_) == extra
+
+
+def test_a_failure_of_the_endpoint_is_told_from_one_of_the_verifier():
+    assert is_of_endpoint(failure_of("time"))
+    assert not is_of_endpoint("time")
 
 
 @pytest.mark.parametrize(

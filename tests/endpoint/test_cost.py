@@ -63,3 +63,10 @@ def test_answers_that_never_came_are_left_out_and_those_that_were_not_counted_ar
     assert cost_of_questions(PRICED, [question(100, answer(10), answer(8, "failed"))]).answer_tokens == 18
     assert cost_of_questions(PRICED, [question(100, answer(10)), question(100, answer(None))]) is None
     assert cost_of_questions(PRICED, [question(None, answer(10))]) is None
+
+
+def test_where_no_answer_was_counted_the_cost_is_not_nothing_but_unknown():
+    failed = [question(None, answer(None, "failed")), question(100, answer(None, "failed"))]
+    assert cost_of_questions(PRICED, failed) is None
+    assert cost_of_questions(FREE, failed) is None
+    assert cost_of_questions(PRICED, [*failed, question(0, answer(0))]).amount == 0.0  # counted: it took nothing

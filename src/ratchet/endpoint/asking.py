@@ -11,6 +11,11 @@ from ratchet.records import FinishReason, Message
 # Why there is no answer: not in time; no connection, or a broken one; a fault of the server; a request that it refused,
 # as too long for the model; an answer that its filter withheld; a reply that is no completion; one far too long.
 EndpointFailure = Literal["time", "connection", "server", "bad_request", "filtered", "unreadable", "too_large"]
+# What the record of a way of asking says of a field that is not sent.
+ENDPOINTS_OWN = "the endpoint's own"
+_SAMPLING_FIELDS = ("temperature", "top_p", "top_k")
+# Before a kind in the record of an answer: verifiers have kinds of the same names, such as time.
+_OF_ENDPOINT = "endpoint "
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,32 @@ def body_of(settings: EndpointSettings, request: EndpointRequest, answer: int) -
     body |= settings.extra_body
     left_out = [name for name, value in settings.extra_body.items() if value is None]
     return {name: value for name, value in body.items() if name not in left_out}
+
+
+def sampling_sent(settings: EndpointSettings, request: EndpointRequest) -> str | dict[str, Any]:
+    """Return how a request asks for sampling, as the record of an evaluation has it: greedy, or field by field."""
+    body = body_of(settings, request, 0)
+    if request.temperature == 0:
+        return "greedy" if "temperature" in body else ENDPOINTS_OWN
+    seed = request.seed if "seed" in body else ENDPOINTS_OWN
+    return {**{name: body.get(name, ENDPOINTS_OWN) for name in _SAMPLING_FIELDS}, "seed": seed}
+
+
+def extra_sent(settings: EndpointSettings, request: EndpointRequest) -> dict[str, Any]:
+    """Return the extra fields of a request that ``sampling_sent`` does not tell."""
+    told = () if request.temperature == 0 else _SAMPLING_FIELDS
+    body = body_of(settings, request, 0)
+    return {name: body[name] for name in settings.extra_body if name in body and name not in told}
+
+
+def failure_of(kind: EndpointFailure) -> str:
+    """Return how the record of an answer names a failure of the endpoint."""
+    return _OF_ENDPOINT + kind
+
+
+def is_of_endpoint(failure: str) -> bool:
+    """Tell whether a failure, as the record of an answer names it, is the endpoint's and not the verifier's."""
+    return failure.startswith(_OF_ENDPOINT)
 
 
 def _own_seed(request: EndpointRequest, answer: int) -> int:

@@ -23,9 +23,9 @@ def cost_of_questions(settings: EndpointSettings, questions: Sequence[QuestionRe
     A failed answer without a count of tokens is left out: nobody knows whether it is paid for.
 
     Returns:
-        None where the endpoint does not say how many tokens an answer or its prompt took.
+        None where the endpoint does not say how many tokens an answer or its prompt took, or counted none at all.
     """
-    prompt_tokens = answer_tokens = 0
+    prompt_tokens = answer_tokens = counted = 0
     for question in questions:
         for answer in question.answers:
             if answer.tokens is None and answer.outcome == "failed":
@@ -34,4 +34,5 @@ def cost_of_questions(settings: EndpointSettings, questions: Sequence[QuestionRe
                 return None
             prompt_tokens += question.prompt_tokens
             answer_tokens += answer.tokens
-    return cost_of(settings, prompt_tokens, answer_tokens)
+            counted += 1
+    return cost_of(settings, prompt_tokens, answer_tokens) if counted else None

@@ -5,6 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
+from unicodedata import decimal
 
 # So many numbers are a scale whose steps people know, such as levels 1 to 5; more are measured and are cut into three.
 MOST_LEVELS = 6
@@ -85,10 +86,16 @@ def _places(values: dict[int, float] | dict[int, str], wanted: float | str) -> l
     return [place for place, value in values.items() if value == wanted]
 
 
-def _natural(label: str) -> tuple[list[tuple[int, str]], str]:
-    """Return a key that sorts level 2 before level 10; letters without regard to case."""
-    parts = _DIGITS.split(label.casefold())
-    return [(int(part) if index % 2 else -1, part) for index, part in enumerate(parts)], label
+def _natural(label: str) -> tuple[list[tuple[int, str, str]], str]:
+    """Return a key that sorts level 2 before level 10; letters without regard to case.
+
+    Python makes no number of more than 4,300 digits: of two without zeros in front, the one with more digits is larger.
+    """
+    key = []
+    for index, part in enumerate(_DIGITS.split(label.casefold())):
+        digits = "".join(str(decimal(digit)) for digit in part).lstrip("0") if index % 2 else ""
+        key.append((len(digits), digits, part))
+    return key, label
 
 
 def _is_missing(value: float | str | None) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from ratchet.benchmark import ANSWERED
+from ratchet.endpoint import is_of_endpoint
 from ratchet.evaluation import (
     ANSWER_GROUPS,
     BandScore,
@@ -20,7 +21,7 @@ from ratchet.scoring.groups import ROUNDING
 from ratchet.shown import counted
 from ratchet.stats import bootstrap_mean, pass_at_k, wilson
 
-# Of the answers that the verifier was given: where it failed on more, the score is its more than the model's.
+# Of the answers that were not cut off: where more failed, the score says more of that than of the model.
 MOST_FAILED = 0.1
 # Of all answers: more that never came to an end point at the longest answer rather than at the model.
 CUT_OFF_WARNING = 0.1
@@ -58,7 +59,8 @@ def scores_of(
     groups = Counter(answer.group for answer in answers)
     could_be = _could_be(questions, columns[0]) if outcomes["failed"] else None
     failures = dict(Counter(answer.failure or "failed" for answer in answers if answer.outcome == "failed"))
-    given = len(answers) - outcomes["cut_off"]
+    of_verifier = sum(count for kind, count in failures.items() if not is_of_endpoint(kind))
+    given = outcomes["graded"] + outcomes["unparseable"] + of_verifier
     tokens = [answer.tokens for answer in answers if answer.tokens is not None]
     return EvaluationScores(
         columns=[score_of(column, questions) for column in columns],
@@ -67,10 +69,10 @@ def scores_of(
         groups={group: groups[group] for group in ANSWER_GROUPS},
         outcomes={outcome: outcomes[outcome] for outcome in OUTCOMES},
         failures=failures,
-        failed_share=outcomes["failed"] / given if given else 0.0,
+        failed_share=of_verifier / given if given else 0.0,
         could_be=could_be,
-        withheld=" ".join(filter(None, (withheld, _withheld(failures, given, columns[0], could_be)))),
-        warnings=[*notes, *_warnings(outcomes, len(answers))],
+        withheld=" ".join(filter(None, (withheld, _withheld(failures, outcomes, columns[0], could_be)))),
+        warnings=[*notes, *_warnings(outcomes, len(answers)), *_uncounted(len(tokens), len(answers), cost)],
         questions=len(questions),
         answers=len(answers),
         mean_tokens=fmean(tokens) if tokens else None,
@@ -136,16 +138,41 @@ def _could_be(questions: Sequence[QuestionResult], column: str) -> tuple[float, 
     return mean(0.0), mean(1.0)
 
 
-def _withheld(failures: dict[str, int], given: int, column: str, could_be: tuple[float, float] | None) -> str:
-    failed = sum(failures.values())
-    if failed <= MOST_FAILED * given:
+def _withheld(
+    failures: dict[str, int], outcomes: Counter[Outcome], column: str, could_be: tuple[float, float] | None
+) -> str:
+    failed, not_cut_off = outcomes["failed"], outcomes.total() - outcomes["cut_off"]
+    if failed <= MOST_FAILED * not_cut_off:
         return ""
+    of_endpoint = sum(count for kind, count in failures.items() if is_of_endpoint(kind))
+    answers = counted(not_cut_off, "answer")
+    if not of_endpoint:
+        said, remedy = f"The verifier failed on {failed} of {answers} that it was given", "Mend the verifier"
+    elif of_endpoint == failed:
+        said = f"The endpoint failed on {failed} of {answers} that were not cut off"
+        remedy = "Find out why it does"
+    else:
+        said = (
+            f"The endpoint failed on {of_endpoint} and the verifier on {failed - of_endpoint} of {answers} that were "
+            "not cut off"
+        )
+        remedy = "Find out why the endpoint does and mend the verifier"
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(failures.items()))
     moved = f" {column} lies anywhere from {could_be[0]:.1%} to {could_be[1]:.1%}." if could_be else ""
     return (
-        f"The verifier failed on {failed} of {counted(given, 'answer')} that it was given ({kinds}), more than "
-        f"{MOST_FAILED:.0%}, so no verdict is given.{moved} Mend the verifier, then evaluate again."
+        f"{said} ({kinds}), more than {MOST_FAILED:.0%}, so no verdict is given.{moved} {remedy}, then evaluate again."
     )
+
+
+def _uncounted(counts: int, answers: int, cost: Cost | None) -> list[str]:
+    """Say of which answers lengths and costs are where an endpoint counted the tokens of some alone."""
+    if counts in (0, answers):
+        return []
+    what = "the mean length is that of the others, and what they cost is not known"
+    if cost is not None:
+        is_priced = cost.amount is not None
+        what = "mean length and cost are those of the others" if is_priced else "the mean length is that of the others"
+    return [f"{answers - counts} of {counted(answers, 'answer')} came without a count of tokens: {what}."]
 
 
 def _warnings(outcomes: Counter[Outcome], answers: int) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ratchet.errors import InvalidSetting
 from ratchet.service.benchmarks import find_benchmark
 from ratchet.stats import expected_discordance, power_of, questions_to_detect, smallest_gain
+from ratchet.stats.power import MOST_QUESTIONS
 
 _POINTS = 100.0
 
@@ -58,7 +59,11 @@ def plan_power(
     try:
         needed, at_worst = questions_to_detect(gain, usual), questions_to_detect(gain, worst)
     except ValueError as error:
-        raise InvalidSetting(f"{str(error).capitalize()}. Ask about a larger gain.", "gain") from error
+        raise InvalidSetting(
+            f"A gain of {gain_points:g} points over {base_percent:g} percent takes more than {MOST_QUESTIONS:,} "
+            "questions to be told from chance. Ask about a larger gain.",
+            "gain",
+        ) from error
     if questions is None:
         return PowerPlan(base, gain, needed, at_worst)
     return PowerPlan(

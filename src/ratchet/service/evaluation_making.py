@@ -18,6 +18,7 @@ from ratchet.config import EndpointSettings, PromptSettings, RunConfig, StartSet
 from ratchet.config_text import build, full_key
 from ratchet.datasets import Dataset, bench_store
 from ratchet.datasets.tokens import NotCountable, open_encoder
+from ratchet.endpoint import EndpointRequest, extra_sent, sampling_sent
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.evaluation import CHANGEABLE, EvaluationSpec, Subject, SubjectKind
 from ratchet.files import expanded
@@ -29,6 +30,7 @@ from ratchet.run_state import KIND_WORDS
 from ratchet.service.benchmark_making import StoredBenchmark
 from ratchet.service.benchmarks import find_benchmark
 from ratchet.service.lifecycle import laid_over
+from ratchet.service.places import settings_of
 from ratchet.service.registry import find_run
 from ratchet.service.starts import with_source_found
 from ratchet.verifiers import takes_function
@@ -55,7 +57,8 @@ class Request:
         owner: Which step of a loop or experiment it is.
         config: The settings of the run whose start is meant, where no run has been made of them yet.
         only: The questions to ask, by number; None: all of the benchmark.
-        asked_as: Settings whose prompt, reading, form, longest answer and sampling take the place of the model's own.
+        asked_as: Settings whose prompt, reading, form, longest answer, sampling and quantization take the place of the
+            model's own.
     """
 
     subject: str
@@ -86,9 +89,10 @@ def put_together(request: Request) -> tuple[RunConfig, EvaluationSpec]:
     _refuse_without_part(request.changes)
     benchmark = find_benchmark(request.benchmark)
     source, subject = _subject(request)
-    if (asked_as := request.asked_as) is not None:
-        names = ("prompt", "verifier", "reward", "rl", "seed")
-        source = source.model_copy(update={name: getattr(asked_as, name) for name in names})
+    notes: list[str] = []
+    held = source.quantization
+    if request.asked_as is not None:
+        source, notes = _alike(source, request.asked_as, subject, request.answers)
     changes = dict(request.changes)
     verifier = _verifier(benchmark.spec, source)
     if takes_function(verifier):
@@ -101,7 +105,14 @@ def put_together(request: Request) -> tuple[RunConfig, EvaluationSpec]:
     config = config.resolved()
     if request.project is not None:
         config = config.model_copy(update={"project": request.project})
-    if subject.kind != "endpoint":
+    if subject.kind == "adapter" and subject.run and config.quantization != held:
+        notes.append(
+            f"The adapter comes with quantization {held} and is asked with {config.quantization}, under which it need "
+            "not answer as it did in training."
+        )
+    if subject.kind == "endpoint":
+        _refuse_unsent(config)
+    else:
         config, subject = _pinned(config, subject)
         is_given = source.prompt.system_prompt is not None or "rl.max_answer_tokens" in map(full_key, changes)
         config = _fitted(config, benchmark, is_open=not is_given and benchmark.spec.max_answer_tokens is None)
@@ -113,10 +124,11 @@ def put_together(request: Request) -> tuple[RunConfig, EvaluationSpec]:
         questions=benchmark.spec.questions if request.only is None else len(request.only),
         score_columns=_columns(benchmark.spec, config),
         subject=subject,
-        setup=_setup(config, request.answers),
+        setup=_setup(config, request.answers, request.endpoint),
         answers_per_question=request.answers,
         endpoint=None if request.endpoint is None else request.endpoint.model_dump(mode="json"),
         only=request.only,
+        notes=tuple(notes),
     )
 
 
@@ -132,6 +144,57 @@ def _refuse_without_part(changes: Mapping[str, str]) -> None:
         raise InvalidSetting(
             f"{', '.join(without)} {plays} no part in an evaluation. What can be changed: {', '.join(CHANGEABLE)}.",
             without[0],
+        )
+
+
+def _alike(source: RunConfig, asked_as: RunConfig, subject: Subject, answers: int) -> tuple[RunConfig, list[str]]:
+    """Return a model's settings with another's way of asking, and what of that cannot be had of an endpoint."""
+    names = ("prompt", "verifier", "reward", "rl", "seed", "quantization")
+    asked = source.model_copy(update={name: getattr(asked_as, name) for name in names})
+    if subject.kind != "endpoint":
+        return asked, []
+    notes = []
+    if asked.rl.top_k and answers > 1:
+        notes.append(
+            f"Top-k {asked.rl.top_k}, which asking alike calls for, is not sent to an endpoint: it has its own."
+        )
+    if options := asked.prompt.template_options:
+        notes.append(
+            f"Chat template options ({', '.join(options)}), which asking alike calls for, are not sent to an endpoint: "
+            "it has its own."
+        )
+    without = {
+        "rl": asked.rl.model_copy(update={"top_k": source.rl.top_k}),
+        "prompt": asked.prompt.model_copy(update={"template_options": source.prompt.template_options}),
+        "quantization": source.quantization,
+    }
+    return asked.model_copy(update=without), notes
+
+
+def _refuse_unsent(config: RunConfig) -> None:
+    """Refuse settings of a model on this machine that no request to an endpoint has a field for.
+
+    Raises:
+        InvalidSetting: one is set.
+    """
+    top_k = config.rl.top_k
+    if top_k:
+        raise InvalidSetting(
+            f"Top-k is {top_k}, which an endpoint is not sent. Leave it out; where the endpoint takes it, give it as "
+            f"one of its Extra fields: extra_body={{top_k: {top_k}}}.",
+            "rl.top_k",
+        )
+    if config.prompt.template_options:
+        raise InvalidSetting(
+            "Chat template options are set, which an endpoint is not sent. Leave them out; where the endpoint takes "
+            "them, give them as its Extra fields, such as extra_body={chat_template_kwargs: {...}}.",
+            "prompt.template_options",
+        )
+    if config.quantization != "none":
+        raise InvalidSetting(
+            f"Quantization is {config.quantization}, but how its model is held is the endpoint's own matter. Leave it "
+            "out.",
+            "quantization",
         )
 
 
@@ -188,7 +251,7 @@ def _run(name: str) -> RunFolder | None:
 
 
 def _of_run(run: RunFolder, request: Request) -> tuple[RunConfig, Subject]:
-    config = run.read_config()
+    config = settings_of(run)
     if run.kind != "full":
         raise Conflict(f"{run.run_id} is {KIND_WORDS[run.kind]}, which keeps no adapter.")
     if request.of_start:
@@ -303,13 +366,16 @@ def _columns(benchmark: BenchmarkSpec, config: RunConfig) -> tuple[str, ...]:
     return tuple(column for column in benchmark.score_columns if column != FORMAT or has_form)
 
 
-def _setup(config: RunConfig, answers: int) -> dict[str, Any]:
-    """Return what must be the same for two evaluations to be comparable, by the names people know."""
+def _setup(config: RunConfig, answers: int, endpoint: EndpointSettings | None) -> dict[str, Any]:
+    """Return what must be the same for two evaluations to be comparable, by the names people know.
+
+    Quantization none and no extra fields are left out: so a model here compares with an endpoint, and with what was
+    evaluated before there were these parts.
+    """
     verifier = {} if config.verifier is None else config.verifier.model_dump(mode="json")
     if source := verifier.pop("source", ""):
         verifier["source_sha256"] = hashlib.sha256(source.encode()).hexdigest()
     reward, rl = config.reward, config.rl
-    sampled = {"temperature": rl.temperature, "top_p": rl.top_p, "top_k": rl.top_k, "seed": config.seed}
     examples: Sequence[Any] = config.prompt.worked_examples if isinstance(config.prompt.worked_examples, tuple) else ()
     return {
         "System prompt": config.prompt.system_prompt or "",
@@ -319,5 +385,25 @@ def _setup(config: RunConfig, answers: int) -> dict[str, Any]:
         "Format": {"form": reward.format_bonus or "off", "pattern": reward.format_pattern},
         "Longest answer": rl.max_answer_tokens,
         "Answers per question": answers,
-        "Sampling": "greedy" if answers == 1 else sampled,
+        **_model_setup(config, answers, endpoint),
     }
+
+
+def _model_setup(config: RunConfig, answers: int, endpoint: EndpointSettings | None) -> dict[str, Any]:
+    """Return the parts of a setup that a model here and an endpoint have each in its own way."""
+    rl = config.rl
+    if endpoint is None:
+        sampled = {"temperature": rl.temperature, "top_p": rl.top_p, "top_k": rl.top_k, "seed": config.seed}
+        held = {} if config.quantization == "none" else {"Quantization": config.quantization}
+        return {"Sampling": "greedy" if answers == 1 else sampled, **held}
+    request = EndpointRequest(
+        question=0,
+        messages=(),
+        max_answer_tokens=rl.max_answer_tokens,
+        answers=answers,
+        temperature=0.0 if answers == 1 else rl.temperature,
+        top_p=rl.top_p,
+        seed=config.seed,
+    )
+    extra = extra_sent(endpoint, request)
+    return {"Sampling": sampling_sent(endpoint, request), **({"Extra fields": extra} if extra else {})}

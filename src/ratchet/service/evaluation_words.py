@@ -28,7 +28,7 @@ GROUP_MEANINGS: dict[AnswerGroup, str] = {
     "wrong_format": "nothing in it that could be checked",
     "cut_off": "reached the longest answer before it ended",
     "refusal": "says that it will not answer",
-    "failed": "the check itself broke: nothing is known of the answer",
+    "failed": "no answer came, or its check broke: nothing is known of it",
 }
 VERDICT_TITLES: dict[Verdict, str] = {
     "better": "better",
@@ -146,7 +146,10 @@ def name_of(evaluation: Evaluation) -> str:
 def how_asked(evaluation: Evaluation) -> str:
     """Say how many answers each question got."""
     number = evaluation.answers_per_question
-    return "one greedy answer a question" if number == 1 else f"{number} sampled answers a question"
+    if number > 1:
+        return f"{number} sampled answers a question"
+    is_greedy = evaluation.setup.get("Sampling", "greedy") == "greedy"
+    return "one greedy answer a question" if is_greedy else "one answer a question, sampled as the endpoint does"
 
 
 def when(written_at: str) -> str:

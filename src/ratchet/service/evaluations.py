@@ -49,14 +49,20 @@ def evaluate(request: Request, *, watch: "Watch | None" = None) -> Evaluation:
 def as_asked(request: Request, evaluation: str) -> Request:
     """Return a request for the same questions, asked and graded in the same way, as an evaluation that exists.
 
+    An endpoint is sent the extra fields of the endpoint there, unless it is given its own.
+
     Raises:
         NotFound: there is no such evaluation.
         Conflict: it is another kind of job, or its files are damaged.
     """
     folder = find_run(evaluation)
     spec = EvaluationFiles(folder).spec()
+    endpoint = request.endpoint
+    if endpoint is not None and spec.endpoint is not None and "extra_body" not in endpoint.model_fields_set:
+        endpoint = endpoint.model_copy(update={"extra_body": spec.endpoint.get("extra_body", {})})
     return replace(
         request,
+        endpoint=endpoint,
         benchmark=spec.benchmark_hash,
         answers=spec.answers_per_question,
         only=spec.only,
@@ -198,7 +204,7 @@ def _made(request: Request, *, is_kept: bool) -> RunFolder:
     refuse_unusable(None)
     config, spec = put_together(request)
     found = seen(config, spec)
-    spec = spec.model_copy(update={"withheld": found.withheld, "notes": found.notes})
+    spec = spec.model_copy(update={"withheld": found.withheld, "notes": (*spec.notes, *found.notes)})
     further: dict[str, Any] = {EVALUATION_KEY: spec.model_dump(mode="json")}
     if request.owner:
         further["owner"] = request.owner

@@ -95,7 +95,9 @@ def refuse_other_baseline(baseline: Evaluation, spec: EvaluationSpec) -> None:
         why = "its questions are others"
     elif measured != start:
         why = f"it is of {baseline.subject.name}, which is not what this experiment starts from"
-    elif parts := [name for name in spec.setup if baseline.setup.get(name) != spec.setup[name]]:
+    elif parts := [
+        name for name in {**spec.setup, **baseline.setup} if baseline.setup.get(name) != spec.setup.get(name)
+    ]:
         why = f"it was asked with another {parts[0]}"
     if why:
         raise Conflict(f"Evaluation {baseline.id} cannot be the baseline: {why}. Leave it out to measure one.")

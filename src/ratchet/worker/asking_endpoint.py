@@ -5,7 +5,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from ratchet.config import EndpointSettings, RunConfig
 from ratchet.datasets import conversation
-from ratchet.endpoint import EndpointAnswer, EndpointClient, EndpointRequest, cost_of_questions, probe, read_key
+from ratchet.endpoint import (
+    EndpointAnswer,
+    EndpointClient,
+    EndpointRequest,
+    cost_of_questions,
+    failure_of,
+    probe,
+    read_key,
+)
 from ratchet.engine.grading import Grader
 from ratchet.engine.questions import given_answer, question_result
 from ratchet.evaluation import Cost, EvaluationSpec, GivenAnswer, QuestionResult
@@ -90,7 +98,7 @@ class EndpointAnswering:
         if one.failure is None:
             rollout = self._grader.grade(completion, prompt)
         else:
-            rollout = Rollout(completion, Grade(0.0, "failed", failure=one.failure), format=0.0, reward=0.0)
+            rollout = Rollout(completion, Grade(0.0, "failed", failure=failure_of(one.failure)), format=0.0, reward=0.0)
         return given_answer(rollout, one.seconds, one.answer_tokens)
 
     def _result(
