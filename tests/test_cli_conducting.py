@@ -108,6 +108,17 @@ def test_a_loop_is_shown_listed_and_written_to_a_page(ratchet_command, loop, tmp
     assert ratchet_command("loop", "list", "--project", "none")[1] == "None.\n"
 
 
+def test_a_loop_without_a_verdict_claims_nothing_in_the_terminal(ratchet_command, stage):
+    id = enter_loop(target_percent=50.0, max_rounds=1).id
+    stage.ungraded = {"0/score": 0.4, "1/score": 0.4}
+    stage.until_ended(lambda: loops.find_loop(id))
+    code, out, _ = ratchet_command("loop", "show", id)
+    marked = [line for line in out.splitlines() if line.rstrip().endswith("no verdict")]
+    assert (code, len(marked), "BEST" in out, "target reached" in out) == (0, 2, False, False)
+    assert "none, no verdict is given" in out
+    assert "so no gain over it can be claimed: The verifier failed on 8 of 20 answers" in " ".join(out.split())
+
+
 def test_without_loops_it_is_said_how_to_start_one(ratchet_command):
     assert ratchet_command("loop", "list")[1] == "No loops yet. Start one with ratchet loop start.\n"
     assert ratchet_command("experiment", "list")[1].startswith("No experiments yet.")

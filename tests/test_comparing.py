@@ -2,11 +2,11 @@
 
 import pytest
 
-from ratchet.comparing import compare, refuse_incomparable, side_by_side
+from ratchet.comparing import compare, refuse_incomparable, side_by_side, verdict_of
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.evaluation import Evaluation, GivenAnswer, QuestionResult, Subject
 from ratchet.scoring import group_of, scores_of
-from ratchet.stats import questions_to_detect
+from ratchet.stats import Paired, questions_to_detect
 
 SETUP = {
     "System prompt": "Be brief.",
@@ -130,12 +130,29 @@ def test_partial_credit_counts_what_went_up_and_down():
 
 
 def test_partial_credit_is_decided_by_test_and_interval_alike():
-    # Six of eight went up, so the test finds a gain (p = 2 / 64); the interval of so few, in steps of 3/4, holds 0.
+    # Six of eight went up, so the test finds a gain (p = 2 / 64). Tango's interval in steps of 3/4 would hold 0. The
+    # test turns at 1/12: of all subsets 4 of 256 hold none that went up, and 4 more both that stayed and one that went
+    # up by 1/4, with a mean of 1/12; twice 8 of 256 are above 0.05.
     left = [0.25, 0.25, 0.25, 0.25, 0.5, 0.25, 0.25, 0.25]
     main = compared(left, [1.0, 0.5, 0.5, 0.5, 0.75, 0.25, 0.25, 1.0]).main
     assert main.p_value == pytest.approx(2 / 64)
-    assert main.low < 0
-    assert main.verdict == "within_noise"
+    assert main.low == pytest.approx(0.25 / 3)
+    assert main.verdict == "better"
+
+
+@pytest.mark.parametrize(
+    ("difference", "p_value", "withheld", "verdict"),
+    [
+        (0.1, 0.049, False, "better"),
+        (-0.1, 0.049, False, "worse"),
+        (0.1, 0.05, False, "within_noise"),
+        (0.1, 0.049, True, "withheld"),
+        (0.1, 0.05, True, "withheld"),
+    ],
+)
+def test_one_rule_says_better_and_worse(difference, p_value, withheld, verdict):
+    paired = Paired(difference, difference - 0.05, difference + 0.05, p_value, "bootstrap", (), ())
+    assert verdict_of(paired, withheld=withheld) == verdict
 
 
 def test_partial_credit_takes_fewer_questions_to_decide_for_smaller_steps():

@@ -108,6 +108,20 @@ def refuse_incomparable(left: Evaluation, right: Evaluation) -> None:
         )
 
 
+def verdict_of(paired: Paired, *, withheld: bool) -> Verdict:
+    """Return what a paired test concludes: the only place that says better or worse, of comparisons and of loops alike.
+
+    Args:
+        paired: Right against left. Its p-value decides, and its interval holds no 0 wherever that is below ALPHA.
+        withheld: Whether the scores of either side allow no verdict.
+    """
+    if withheld:
+        return "withheld"
+    if paired.p_value >= ALPHA:
+        return "within_noise"
+    return "better" if paired.difference > 0 else "worse"
+
+
 class _Side:
     """One evaluation with its questions in the order of their numbers, and what it is called."""
 
@@ -160,7 +174,7 @@ def _columns(side: _Side) -> list[str]:
 def _difference(column: str, left: _Side, right: _Side) -> Difference:
     before, after = left.values(column), right.values(column)
     paired = paired_test(before, after)
-    verdict = _verdict(paired, left, right)
+    verdict = verdict_of(paired, withheld=bool(left.scores.withheld or right.scores.withheld))
     to_decide = None
     if verdict == "within_noise":
         spread = fmean((new - old) ** 2 for old, new in zip(before, after, strict=True))
@@ -181,15 +195,6 @@ def _difference(column: str, left: _Side, right: _Side) -> Difference:
         to_decide=to_decide,
         sentence=_sentence(column, paired, verdict, to_decide, (left, right)),
     )
-
-
-def _verdict(paired: Paired, left: _Side, right: _Side) -> Verdict:
-    """Return better or worse where both test and interval say so: with partial credit they may differ by a hair."""
-    if left.scores.withheld or right.scores.withheld:
-        return "withheld"
-    if paired.p_value < ALPHA and not paired.low <= 0 <= paired.high:
-        return "better" if paired.difference > 0 else "worse"
-    return "within_noise"
 
 
 def _sentence(column: str, paired: Paired, verdict: Verdict, to_decide: int | None, sides: tuple[_Side, _Side]) -> str:

@@ -34,6 +34,7 @@ class LoopRound(Record):
         evaluation: What became of the latest try to benchmark it.
         tries: How many evaluations were begun, that one included.
         scores: Of a scored round: one score of 0..1 a question of the choosing half, in the order of the questions.
+        withheld: Of a scored round: why no verdict is given on these scores, a sentence; "" where one is.
     """
 
     number: int
@@ -41,6 +42,7 @@ class LoopRound(Record):
     evaluation: RoundEvaluation = "none"
     tries: int = 0
     scores: tuple[float, ...] | None = None
+    withheld: str = ""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -52,6 +54,8 @@ class LoopRound(Record):
             raise ValueError(f"round {self.number}: {self.tries} evaluations begun do not go with {self.evaluation}")
         if (self.evaluation == "scored") != bool(self.scores):
             raise ValueError(f"round {self.number}: scores belong to a scored round, one a question")
+        if self.withheld and self.evaluation != "scored":
+            raise ValueError(f"round {self.number}: a verdict is withheld from a scored round alone")
         return self
 
     @property
@@ -113,8 +117,9 @@ class RoundView(Record):
     Attributes:
         on_top_of: The round whose adapter it goes on from, None for round 0.
         change: Against the scored round before, None for the first; raw, no statement about what is real.
-        best: The highest score, of equal ones the earliest.
+        best: The highest score, of equal ones the earliest; none where every scored round is without a verdict.
         real_gain_over: The round that this one is shown to be better than; None where that is not shown.
+        withheld: Why no verdict is given on its score, a sentence; "" where one is.
     """
 
     number: int
@@ -124,10 +129,14 @@ class RoundView(Record):
     change: float | None = None
     best: bool = False
     real_gain_over: int | None = None
+    withheld: str = ""
 
 
 class LoopView(Record):
-    """A loop's rounds and what stands above them. ``gain_over_first`` is over round 1, None where it has no score."""
+    """A loop's rounds and what stands above them.
+
+    ``gain_over_first`` is over round 1. Either gain is None where one of its two rounds has no score, or no verdict.
+    """
 
     rounds: list[RoundView]
     rounds_used: int
@@ -176,13 +185,14 @@ class LoopReport(Record):
 
     Attributes:
         best: The winner's number, 0 where no round scored above the start.
-        chosen_from: How many scored rounds it was chosen from, the start among them.
+        chosen_from: How many scored rounds it was chosen from, the start among them; where some are without a verdict,
+            the others.
         choosing_start: The start on the choosing half.
         choosing_best: The winner there, which flatters it.
         sealed: None where the start won: there is nothing to compare.
-        flattery: None where the start won.
+        flattery: None where the start won, or where no verdict is given on one of the four scores.
         sealed_score: The winner on the sealed half.
-        target_on_choosing: Whether the winner met the target there; None without one.
+        target_on_choosing: Whether the winner met the target there; None without one, or where no verdict is given.
         target_on_sealed: The same on the sealed half.
         sentences: The verdict, the target and the flattery, as one reads them.
     """

@@ -11,7 +11,7 @@ from ratchet.files import ratchet_home
 from ratchet.run_folder import RunFolder
 from ratchet.service.conduct import Conductor
 from ratchet.service.experiments import find_experiment
-from ratchet.service.loops import find_loop
+from ratchet.service.loops import find_loop, resume_loop, stop_loop
 from ratchet.service.registry import all_runs
 from ratchet.store import Database, RunStore
 from tests.conducted import Stage, enter_experiment, enter_loop, make_adapter, pairs, step_killed_before_write
@@ -109,6 +109,39 @@ def test_a_pass_that_is_killed_before_any_of_its_writes_is_made_up_for(stage, do
         assert state() == expected, f"killed before write {kills}"
         restored()
     assert kills >= (1 if done == 5 else 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answered", [0, 1, 2])
+def test_a_stop_while_the_sealed_half_is_asked_loses_nothing_whenever_the_conductor_is_killed(
+    stage, answered, tmp_path
+):
+    id = enter_loop(target_percent=60).id
+    stage.shares = {"0": 0.4, "1": 0.6}
+    while "1/sealed" not in stage.steps(f"loop/{id}"):
+        stage.pass_()
+        if "1/sealed" not in stage.steps(f"loop/{id}"):
+            stage.work()
+    for _ in range(answered):
+        assert stage.work()
+    stop_loop(id)
+    stage.close()
+    shutil.copytree(ratchet_home(), tmp_path / "kept")
+    kills = 0
+    while step_killed_before_write(kills + 1):
+        kills += 1
+        served_again(stage)
+        stage.pass_()
+        if answered < 2:
+            assert find_loop(id).stored.status == "stopped"
+            resume_loop(id)
+        one = stage.until_ended(lambda: find_loop(id))
+        assert (one.stored.status, one.report.best) == ("target_reached", 1), f"killed before write {kills}"
+        assert whole(stage, f"loop/{id}") == {step: ["completed"] for step in LOOP}
+        stage.close()
+        shutil.rmtree(ratchet_home())
+        shutil.copytree(tmp_path / "kept", ratchet_home())
+    assert kills >= 1
 
 
 @pytest.mark.slow

@@ -344,6 +344,14 @@ def test_a_loop_shows_what_was_reached_round_by_round():
         assert part in text, part
 
 
+def test_a_round_without_a_verdict_is_marked():
+    view = loop_view((35.2, 61.3), best=None, best_percent=None, gain_over_start=None)
+    rounds = [one.model_copy(update={"withheld": "It failed.", "best": False}) for one in view.rounds]
+    text = body_of(loop_page(head(), view.model_copy(update={"rounds": rounds}), jobs(1), None))
+    for part in ("none yet best accuracy", "start 35.2% no verdict", "1 61.3% \u25b2 +26.1 no verdict start"):
+        assert part in text, part
+
+
 def test_a_loop_that_has_just_begun_has_nothing_to_show_yet():
     view = loop_view((35.2,), best=None, best_percent=None, gain_over_start=None, target_percent=None, rounds=[])
     page = loop_page(head(status="queued", reason=""), view, {}, None)

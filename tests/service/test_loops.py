@@ -15,6 +15,7 @@ from ratchet.run_folder import RunFolder
 from ratchet.service import loops, queueing
 from ratchet.service.loops import create_loop, find_loop, halves_of, list_loops, resume_loop, stop_loop
 from ratchet.store import Database, RunStore
+from ratchet.supervisor.loops import real_gains
 from tests.conducted import QUESTIONS, Stage, enter_loop, loop_plan, make_adapter, pairs, spec_of, start_of
 
 
@@ -172,6 +173,44 @@ def test_a_sealed_half_that_cannot_be_asked_is_said_and_nothing_is_claimed(stage
     one = ended(stage, id)
     assert (one.stored.status, one.report, stage.order) == ("target_reached", None, ["0/score"] + ["0/sealed"] * 2)
     assert one.stored.message.endswith("The sealed half of the benchmark could not be asked.")
+
+
+def test_a_start_whose_answers_could_not_be_graded_is_nothing_to_gain_over(stage):
+    id = start(max_rounds=2)
+    stage.shares = {"0": 0.6, "1": 0.9, "2": 0.4, "0/sealed": 0.4, "1/sealed": 0.9}
+    stage.ungraded = {"0/score": 0.4}
+    one = ended(stage, id)
+    assert [bool(entry.withheld) for entry in one.history] == [True, False, False]
+    assert real_gains(one.plan.settings, one.history) == {}
+    assert [view.best for view in one.view.rounds] == [False, True, False]
+    assert "No verdict is given on the start, so no gain over it can be claimed: The verifier failed on 8 of 20 an" in (
+        one.stored.message
+    )
+    assert (one.report.best, one.report.sealed.verdict, one.report.flattery) == (1, "better", None)
+
+
+def test_a_round_whose_answers_could_not_be_graded_reaches_no_target_and_is_not_trained_on(stage):
+    id = start(target_percent=60, max_rounds=2)
+    stage.shares, stage.ungraded = {"0": 0.4, "1": 0.8, "2": 0.5}, {"1/score": 0.2}
+    one = ended(stage, id)
+    assert (one.stored.status, one.report.best, one.report.chosen_from) == ("rounds_spent", 2, 2)
+    assert start_of(one.run_of(2)) == ""
+    assert "No verdict is given on round 1: The verifier failed on 4 of 20 answers" in one.stored.message
+    assert one.view.rounds[1].withheld
+
+
+def test_nothing_is_claimed_of_a_sealed_half_that_could_not_be_graded(stage):
+    id = start(target_percent=60)
+    stage.shares, stage.ungraded = {"0": 0.1, "1": 0.9}, {"0/sealed": 0.2, "1/sealed": 0.2}
+    one = ended(stage, id)
+    report = one.report
+    assert (one.stored.status, report.sealed.verdict, report.target_on_sealed, report.flattery) == (
+        "target_reached",
+        "withheld",
+        None,
+        None,
+    )
+    assert "No verdict: The verifier failed on 4 of 20" in one.stored.message
 
 
 def test_two_failed_runs_in_a_row_fail_a_loop_and_one_does_not(stage):
@@ -361,6 +400,102 @@ def test_a_loop_that_is_stopped_goes_on_with_the_same_jobs(stage, step, begun):
     assert sorted(after) == sorted(["0/score", "1/train", "1/score", "0/sealed", "1/sealed"])
 
 
+def to_the_sealed_half(stage, id):
+    """Take a loop to where both evaluations on its sealed half wait."""
+    while "0/sealed" not in jobs(stage, id):
+        stage.pass_()
+        if "0/sealed" not in jobs(stage, id):
+            stage.work()
+
+
+def stopped_by_wish(stage, id):
+    stop_loop(id)
+    for _ in range(3):
+        stage.pass_()
+        stage.stop_at_work()
+    return find_loop(id)
+
+
+def test_a_wish_to_stop_that_comes_after_both_sealed_answers_is_too_late(stage):
+    id = start(target_percent=60)
+    stage.shares = {"0": 0.4, "1": 0.6}
+    to_the_sealed_half(stage, id)
+    assert stage.work()
+    assert stage.work()
+    one = stopped_by_wish(stage, id)
+    assert (one.stored.status, one.report.best) == ("target_reached", 1)
+    assert "Stopped on request" not in one.stored.message
+    with pytest.raises(Conflict, match="sealed no more"):
+        resume_loop(id, {"target_percent": 90.0})
+    with pytest.raises(Conflict, match="sealed no more"):
+        resume_loop(id)
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_a_loop_that_is_stopped_while_its_sealed_half_is_asked_goes_on_to_the_same_winner_alone(stage, answered):
+    id = start(target_percent=60)
+    stage.shares = {"0": 0.4, "1": 0.6}
+    to_the_sealed_half(stage, id)
+    for _ in range(answered):
+        assert stage.work()
+    one = stopped_by_wish(stage, id)
+    assert (one.stored.status, one.report) == ("stopped", None)
+    assert "Stopped on request" in one.stored.message
+    assert one.stored.message.endswith("was not asked to the end. Going on asks it, and trains nothing more.")
+    with pytest.raises(Conflict, match=f"its winner is fixed.*ratchet loop resume {id}"):
+        resume_loop(id, {"target_percent": 90.0})
+    assert find_loop(id).stored == one.stored
+    resume_loop(id, {"target_percent": 60.0})  # as it is
+    done = ended(stage, id)
+    assert (done.stored.status, done.report.best) == ("target_reached", 1)
+    assert stage.order[-2:] == ["0/sealed", "1/sealed"]
+    assert {step: len(found) for step, found in jobs(stage, id).items()} == {
+        step: 1 for step in ("0/score", *scored(1), "0/sealed", "1/sealed")
+    }
+
+
+def test_no_round_is_tried_anew_once_the_sealed_half_was_asked(stage):
+    """The last round failed: without the sealed half it would be begun again."""
+    id = start(max_rounds=2)
+    stage.shares, stage.ends = {"0": 0.4, "1": 0.6, "2": 0.9}, {"2/train": ["failed"]}
+    to_the_sealed_half(stage, id)
+    before = {step: [run.id for run in found] for step, found in jobs(stage, id).items()}
+    assert stopped_by_wish(stage, id).stored.status == "stopped"
+    resume_loop(id)
+    one = ended(stage, id)
+    assert (one.stored.status, one.report.best) == ("rounds_spent", 1)
+    assert {step: [run.id for run in found] for step, found in jobs(stage, id).items()} == before
+
+
+def test_a_process_that_is_gone_while_it_resumes_leaves_a_loop_that_can_be_gone_on_with(stage, monkeypatch):
+    """The evaluations are in the queue again and the loop is stopped still: they end, and it closes as it would have."""
+    id = start(target_percent=60)
+    stage.shares = {"0": 0.4, "1": 0.6}
+    to_the_sealed_half(stage, id)
+    stopped_by_wish(stage, id)
+
+    class Gone(BaseException):
+        pass
+
+    def gone(*arguments, **options):
+        raise Gone
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loops, "forget", gone)
+        with pytest.raises(Gone):
+            resume_loop(id)
+    while stage.work():
+        pass
+    stage.pass_()
+    assert find_loop(id).stored.status == "stopped"
+    with pytest.raises(Conflict, match="its winner is fixed"):
+        resume_loop(id, {"max_rounds": 20})
+    resume_loop(id)
+    one = ended(stage, id)
+    assert (one.stored.status, one.report.best) == ("target_reached", 1)
+    assert stage.order.count("1/sealed") == 1
+
+
 def test_a_loop_does_not_end_while_what_it_asked_to_stop_is_at_work(stage):
     id = start(target_percent=50)
     stage.pass_()
@@ -481,6 +616,23 @@ def test_a_loop_whose_rows_are_questions_of_the_benchmark_is_refused_before_anyt
     with pytest.raises(IncompatibleData, match=r"questions are rows that the run would be trained on or chosen by"):
         create_loop(loop_plan(of_few_numbers, {"data__largest": 3, "data__prompts": 12, "validation_prompts": 4}))
     assert list_loops() == []
+
+
+def test_a_loop_whose_start_was_trained_on_questions_of_the_benchmark_is_refused(stage):
+    few = {"data__largest": 3, "data__prompts": 12, "validation_prompts": 4}
+    first = start(few, target_percent=60)
+    stage.shares = {"0": 0.4, "1": 0.6}
+    run = ended(stage, first).run_of(1)
+    RunFolder(run.folder).write_row_keys([])  # as a worker does, of its rows; Math Pairs are made anew besides
+    count, of_few_numbers = len(list_loops()), pairs("few", largest=3, heldout=8, seed=2)  # kept later than the run
+    elsewhere = {"start_from": run.id, "data__smallest": 4}
+    with pytest.raises(
+        IncompatibleData, match=rf"of the 8 questions are rows that run {run.id} was trained on.*"
+    ) as told:
+        create_loop(loop_plan(of_few_numbers, elsewhere))
+    assert str(told.value).endswith("Or start from another adapter, or from the base model.")
+    assert len(list_loops()) == count
+    assert create_loop(loop_plan(pairs(), {"start_from": run.id})).status == "queued"
 
 
 def test_a_benchmark_of_one_question_has_no_two_halves():

@@ -66,6 +66,19 @@ def test_false_better_without_a_gain_in_partial_credit(accuracy, questions, k):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("questions", "differing", "k"), [(15, 0.4, 4), (25, 0.4, 8), (60, 0.12, 4), (200, 0.04, 4)])
+def test_false_better_without_a_gain_where_few_questions_differ_in_partial_credit(questions, differing, k):
+    dice = np.random.default_rng(questions)
+    hits, samples = 0, 4000
+    for seed in range(samples):
+        changed = np.where(dice.random(questions) < differing, dice.integers(1, k + 1, questions) / k, 0)
+        is_up = dice.random(questions) < 0.5
+        paired = paired_test(list(np.where(is_up, 0, changed)), list(np.where(is_up, changed, 0)), seed)
+        hits += paired.p_value < ALPHA and paired.difference > 0
+    assert upper_bound(hits, samples) <= MOST
+
+
+@pytest.mark.slow
 def test_false_better_where_the_means_are_equal_and_the_differences_lopsided():
     # Not what the sign flips assume: the other side loses a little on many questions and gains much on few.
     dice = np.random.default_rng(8)

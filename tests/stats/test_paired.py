@@ -13,7 +13,7 @@ from scipy.stats import bootstrap, permutation_test
 from statsmodels.stats.contingency_tables import mcnemar
 
 from ratchet.stats import ALPHA, one_sided_p, paired_test
-from ratchet.stats.paired import tango
+from ratchet.stats.paired import _Flips, _interval, tango
 
 
 def sides(both, fixed, broken, neither):
@@ -99,6 +99,68 @@ def test_test_and_interval_never_say_different_things():
         assert (paired.p_value < ALPHA) == (not paired.low <= 0 <= paired.high)
         widened += 0 in (paired.low, paired.high)
     assert widened > 0
+
+
+def partly_changed(dice, questions, differing, rising, k):
+    """Scores in steps of 1/k; so large a share of the questions differ, and of these so many go up."""
+    changes = np.where(dice.random(questions) < rising, 1, -1) * dice.integers(1, k + 1, questions) / k
+    changes *= dice.random(questions) < differing
+    left = np.where(changes > 0, 0.0, np.where(changes < 0, 1.0, 0.5))
+    return list(left), list(left + changes)
+
+
+def test_test_and_interval_agree_in_partial_credit_of_any_size():
+    dice, found = np.random.default_rng(4), {"moved": 0, "better": 0, "worse": 0}
+    for seed in range(3000):
+        questions, k = int(dice.integers(2, 25)), int(dice.integers(2, 6))
+        left, right = partly_changed(dice, questions, dice.choice([0.1, 0.3, 0.7, 1]), dice.random(), k)
+        paired = paired_test(left, right, seed)
+        assert (paired.p_value < ALPHA) == (not paired.low <= 0 <= paired.high)
+        assert paired.low - 1e-12 <= paired.difference <= paired.high + 1e-12
+        if paired.p_value < ALPHA and paired.test == "bootstrap":
+            low, high = _interval(list(np.subtract(right, left)), seed)
+            found["moved"] += low <= 0 <= high
+            found["better" if paired.low > 0 else "worse"] += 1
+    assert min(found.values()) > 30
+
+
+@pytest.mark.parametrize(("differing", "hair"), [(8, 1e-6), (16, 0.02)], ids=["all patterns", "drawn patterns"])
+def test_the_end_that_the_test_gives_is_where_the_test_turns(differing, hair):
+    # Counted out over all sign patterns of the differences less one a hair below and above that end, zeros among them.
+    dice, compared = np.random.default_rng(differing), 0
+    signs = 1 - 2 * ((np.arange(2 ** (differing + 2))[:, None] >> np.arange(differing + 2)) & 1)
+    while compared < 5:
+        differences = [*map(float, dice.integers(-1, 5, differing) / 4), 0.0, 0.0]
+        flips = _Flips.of(differences, 0)
+        if flips.p_value() > 0.04 or flips.total < 0:
+            continue
+        compared += 1
+        for step, is_refused in ((-hair, True), (hair, False)):
+            moved = np.array(differences) - flips.nearest() - step
+            assert (np.mean(np.abs(signs @ moved) >= abs(moved.sum()) - 1e-9) < ALPHA) == is_refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("questions", "differing", "rising"),
+    [
+        (15, 0.4, 0.5),
+        (15, 0.4, 0.8),
+        (15, 0.4, 0.95),
+        (40, 0.15, 0.9),
+        (100, 0.05, 0.9),
+        (100, 0.05, 1),
+        (300, 0.02, 0.9),
+    ],
+)
+def test_coverage_of_partial_credit_where_few_questions_differ(questions, differing, rising):
+    # The inverted test alone, both its ends, misses 5 to 13 % here, nearly all of it beyond the far end.
+    dice, held = np.random.default_rng(7), 0
+    truth = differing * (2 * rising - 1) * 5 / 8  # steps of 1/4 to 4/4, on average 5/8
+    for seed in range(2000):
+        paired = paired_test(*partly_changed(dice, questions, differing, rising, 4), seed)
+        held += paired.low - 1e-12 <= truth <= paired.high + 1e-12
+    assert held / 2000 >= 0.94
 
 
 def test_coverage_of_tangos_interval():

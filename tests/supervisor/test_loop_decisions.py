@@ -29,6 +29,10 @@ def scored(number, count):
     )
 
 
+def withheld(number, count, reason="It failed."):
+    return scored(number, count).model_copy(update={"withheld": reason})
+
+
 def lost(number):
     return LoopRound(number=number, run="no_adapter")
 
@@ -92,6 +96,30 @@ ENDED = {
     "two lost runs at once": (LOOP, [scored(0, 100), lost(1), lost(2)], "failed", 0),
     "the last two runs lost": (LoopSettings(max_rounds=2), [scored(0, 100), lost(1), lost(2)], "failed", 0),
     "a start that cannot be benchmarked": (LOOP, [at(2)], "failed", None),
+    "no verdict on the round that would reach the target": (
+        LoopSettings(target_percent=60, max_rounds=2),
+        [*rising(100, 110), withheld(2, 140)],
+        "rounds_spent",
+        1,
+    ),
+    "no verdict on the start, which would reach the target": (
+        LoopSettings(target_percent=50, max_rounds=1),
+        [withheld(0, 140), scored(1, 90)],
+        "rounds_spent",
+        1,
+    ),
+    "no verdict on anything": (
+        LoopSettings(target_percent=50, max_rounds=3, patience=1),
+        [withheld(0, 110), withheld(1, 110), withheld(2, 130), withheld(3, 130)],
+        "rounds_spent",
+        2,
+    ),
+    "a plateau with a round without a verdict in it": (
+        LOOP,
+        [*rising(100, 100), withheld(2, 140), scored(3, 100)],
+        "plateaued",
+        0,
+    ),
 }
 
 
@@ -139,6 +167,13 @@ NEXT = {
     "one round without gain": (rising(100, 100), TrainRound(round=2, on_top_of=0)),
     "unscored rounds do not count against it": (
         [*rising(100, 100), trained(2, "failed", 2), trained(3, "failed", 2)],
+        TrainRound(round=4, on_top_of=0),
+    ),
+    "not on a round without a verdict": ([*rising(100, 110), withheld(2, 130)], TrainRound(round=3, on_top_of=1)),
+    "no verdict on the start": ([withheld(0, 130), scored(1, 110)], TrainRound(round=2, on_top_of=1)),
+    "no verdict on anything": ([withheld(0, 100), withheld(1, 130)], TrainRound(round=2, on_top_of=1)),
+    "rounds without a verdict do not count against it": (
+        [*rising(100, 100), withheld(2, 90), withheld(3, 90)],
         TrainRound(round=4, on_top_of=0),
     ),
     "a sign of gain in either round": (rising(100, 102, 99), TrainRound(round=3, on_top_of=1)),
@@ -228,6 +263,19 @@ REASONS = {
         "The runs of rounds 1 and 2 both ended without an adapter. Best on the half of the benchmark that chooses: the "
         "start with 50.0 %.",
     ),
+    "no verdict on the start and on rounds": (
+        LoopSettings(max_rounds=4),
+        [withheld(0, 100, "So it is."), withheld(1, 90), scored(2, 80), withheld(3, 80), withheld(4, 70, "No.")],
+        "Used 4 rounds of 4. Best on the half of the benchmark that chooses: round 2 with 40.0 %. No verdict is given "
+        "on the start, so no gain over it can be claimed: So it is. No verdict is given on rounds 1 and 3: It failed. "
+        "No verdict is given on round 4: No.",
+    ),
+    "no verdict on anything": (
+        LoopSettings(max_rounds=1, target_percent=10),
+        [scored(0, 100).model_copy(update={"withheld": "So it is."}), withheld(1, 90)],
+        "Used 1 round of 1. Highest on the half of the benchmark that chooses: the start with 50.0 %. No verdict is "
+        "given on the start, so no gain over it can be claimed: So it is. No verdict is given on round 1: It failed.",
+    ),
     "spent": (
         LoopSettings(max_rounds=1),
         rising(100, 120),
@@ -265,8 +313,16 @@ def test_a_history_that_cannot_be_is_refused(rounds):
         {"number": 0, "evaluation": "at_work"},
         {"number": 0, "evaluation": "scored", "tries": 1},
         {"number": 0, "evaluation": "failed", "tries": 1, "scores": (1.0,)},
+        {"number": 0, "evaluation": "failed", "tries": 1, "withheld": "It failed."},
     ],
-    ids=["the start has no run", "no adapter to benchmark", "no try", "no scores", "scores of a failure"],
+    ids=[
+        "the start has no run",
+        "no adapter to benchmark",
+        "no try",
+        "no scores",
+        "scores of a failure",
+        "no scores yet",
+    ],
 )
 def test_a_round_that_cannot_be_is_refused(fields):
     with pytest.raises(ValidationError):
@@ -279,6 +335,32 @@ def test_real_gains_add_up_over_an_anchor_worked_by_hand():
     # yes; then round 3 is four above round 2, no, and round 4 eight above it: 0.0039 > 0.00125, no; ten in round 5:
     # 0.00098 > 0.00083, no; eleven in round 6: 0.00049 <= 0.0006, yes.
     assert real_gains(LOOP, rising(100, 104, 108, 112, 116, 118, 119)) == {2: 0, 6: 2}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "gains"),
+    [
+        ([withheld(0, 100), scored(1, 140)], {}),
+        ([scored(0, 100), withheld(1, 140)], {}),
+        ([scored(0, 100), withheld(1, 120), scored(2, 140)], {2: 0}),
+        ([withheld(0, 100), scored(1, 120), scored(2, 140)], {2: 1}),
+        ([withheld(0, 100), withheld(1, 140)], {}),
+    ],
+    ids=["of the start", "of the round", "of one between", "a round takes the start's place", "of both"],
+)
+def test_without_a_verdict_there_is_no_real_gain(rounds, gains):
+    assert real_gains(LOOP, rounds) == gains
+
+
+def test_the_view_marks_what_is_without_a_verdict_and_reckons_no_gain_with_it():
+    seen = view(LOOP, [withheld(0, 100), scored(1, 110), withheld(2, 150)])
+    assert [one.withheld for one in seen.rounds] == ["It failed.", "", "It failed."]
+    assert [one.percent for one in seen.rounds] == [50, pytest.approx(55), 75]
+    assert [one.best for one in seen.rounds] == [False, True, False]
+    assert (seen.best, seen.gain_over_start, seen.gain_over_first) == (1, None, 0)
+    nothing = view(LOOP, [withheld(0, 100), withheld(1, 110)])
+    assert (nothing.best, nothing.best_percent, nothing.gain_over_first) == (None, None, None)
+    assert not any(one.best for one in nothing.rounds)
 
 
 def test_what_rounds_may_spend_never_exceeds_its_half_however_many_there_are():
@@ -511,6 +593,59 @@ def test_a_report_on_too_many_failed_answers_gives_no_verdict():
     report = closing(LOOP, rising(100, 130), shares(0, 50), shares(0, 60), withheld="9 % of the answers failed.")
     assert report.sealed.verdict == "withheld"
     assert report.sentences[0].startswith("No verdict: 9 % of the answers failed. Seen were 60.0 % against")
+
+
+def test_a_report_without_a_verdict_claims_neither_target_nor_flattery():
+    loop = LoopSettings(target_percent=60)
+    report = closing(loop, rising(100, 130), shares(0, 50), shares(0, 60), withheld="It failed.")
+    assert (report.target_on_choosing, report.target_on_sealed, report.flattery) == (True, None, None)
+    assert report.sentences[1:] == [
+        "The target of 60 % was reached on the half that chose (65.0 %); on the sealed half it is 60.0 %, no verdict."
+    ]
+
+
+def test_rounds_without_a_verdict_have_no_part_in_what_is_reported():
+    loop = LoopSettings(target_percent=70)
+    report = closing(loop, [*rising(100, 130), withheld(2, 180)], shares(0, 50), shares(0, 60))
+    assert (report.best, report.chosen_from, report.sealed.verdict) == (1, 2, "better")
+    assert report == closing(loop, rising(100, 130), shares(0, 50), shares(0, 60))
+
+
+def test_no_flattery_is_reckoned_from_a_start_without_a_verdict_and_the_sealed_half_stands_by_itself():
+    report = closing(LOOP, [withheld(0, 100), scored(1, 130)], shares(0, 50), shares(0, 60))
+    assert (report.best, report.flattery, report.sealed.verdict) == (1, None, "better")
+
+
+def test_where_no_round_has_a_verdict_no_target_is_reached():
+    report = closing(
+        LoopSettings(target_percent=60), [withheld(0, 100), withheld(1, 130)], shares(0, 50), shares(0, 60)
+    )
+    assert (report.best, report.target_on_choosing, report.target_on_sealed) == (1, None, True)
+    assert report.sentences[1] == (
+        "The target of 60 % cannot be said to be reached on the half that chose (65.0 %, no verdict); on the sealed "
+        "half it is 60.0 %."
+    )
+    assert report.flattery is None
+
+
+def test_a_start_that_wins_because_the_others_have_no_verdict_says_so():
+    report = closing(LOOP, [scored(0, 100), withheld(1, 130)], shares(0, 50), (), withheld="It failed.")
+    assert report.sentences[0] == (
+        "No round with a verdict scored above the start on the half that chose, so there is no gain to report. The start "
+        "scores 50.0 % on the 100 questions of the sealed half. No verdict is given on that: It failed."
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_verdict_in_partial_credit_is_one_that_its_interval_bears_out(seed):
+    # Ten to fourteen of 15 questions stay, the others go up by quarters.
+    random = np.random.default_rng(seed)
+    start = [0.25] * 15
+    best = [*(0.25 + random.integers(1, 4, 6 + seed % 3) / 4), *start[6 + seed % 3 :]]
+    report = closing(LOOP, rising(100, 130), start, list(map(float, best)))
+    assert report.sealed.p_value < 0.05
+    assert report.sealed.verdict == "better"
+    assert report.sealed.low > 0
 
 
 @pytest.mark.parametrize(

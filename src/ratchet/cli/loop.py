@@ -226,7 +226,7 @@ def print_loop(console: "Console", one: "Loop") -> None:
 
     view, stored = one.view, one.stored
     target = "none" if view.target_percent is None else f"{view.target_percent:g}%"
-    best = "nothing scored yet"
+    best = "none, no verdict is given" if any(row.withheld for row in view.rounds) else "nothing scored yet"
     if view.best_percent is not None:
         gain = "" if not view.gain_over_start else f", {view.gain_over_start:+.1f} points over the start"
         best = f"{view.best_percent:.1f}% (round {view.best}{gain})"
@@ -264,6 +264,8 @@ def _change(row: "RoundView") -> str:
 
 
 def _badge(row: "RoundView") -> str:
+    if row.withheld:
+        return "[yellow]no verdict[/yellow]"
     best = "[green]BEST[/green]" if row.best else ""
     gain = f"a real gain over round {row.real_gain_over}" if row.real_gain_over is not None else ""
     return "  ".join(filter(None, [best, gain]))

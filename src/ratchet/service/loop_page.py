@@ -107,6 +107,8 @@ def _row(one: RoundView, job: RoundJob | None) -> dict[str, Any]:
 
 def _gain(one: RoundView) -> str:
     """Say whether a round's score is really higher than that of the round it is measured against."""
+    if one.withheld:
+        return "no verdict"
     if one.percent is None or one.number == 0:
         return ""
     if one.real_gain_over is None:

@@ -3,6 +3,14 @@
 What is to be done next is decided in ``supervisor/loops.py`` from the history alone; the history is told by the runs
 and evaluations that name the loop as their owner (``steps.py``). ``conduct`` does what is decided, as often as it is
 called.
+
+The sealed half
+---------------
+It may have no say in what wins, so the winner is fixed as soon as an evaluation on it has begun. A wish to stop that
+comes earlier leaves it sealed, and the loop may be gone on with under other limits. One that comes while it is asked
+stops the loop too, and nothing that it found is reported; such a loop goes on with the sealed half alone, under the
+same limits and with no round trained, benchmarked or tried anew. One that comes when start and winner have both
+answered is too late: the loop closes under the ending that it came to without it, and is not gone on with.
 """
 
 import json
@@ -17,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.benchmark import BenchmarkSpec
 from ratchet.config import LoopSettings, MathPairsData, RunConfig, StartSettings
 from ratchet.datasets import bench_store
-from ratchet.errors import Conflict, InvalidSetting, NotFound, RatchetError
+from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound, RatchetError
 from ratchet.evaluation_files import EvaluationFiles
 from ratchet.loop import (
     MOST_TRIES,
@@ -36,7 +44,7 @@ from ratchet.run_folder import RunFolder
 from ratchet.service.benchmarks import find_benchmark
 from ratchet.service.evaluation_making import Request, put_together
 from ratchet.service.registry import Origin, open_store
-from ratchet.service.seen import refuse_shared
+from ratchet.service.seen import refuse_shared, seen
 from ratchet.service.steps import (
     Steps,
     ask_to_stop,
@@ -112,7 +120,7 @@ def create_loop(plan: LoopPlan) -> "StoredPlan":
 
     Raises:
         NotFound, Conflict, InvalidSetting: the benchmark or the start is not there, or they do not fit.
-        IncompatibleData: rows to train on are questions of the benchmark.
+        IncompatibleData: rows to train on, or that the start was trained on, are questions of the benchmark.
     """
     benchmark = find_benchmark(plan.benchmark_hash).spec
     if benchmark.questions < _LEAST_QUESTIONS:
@@ -123,7 +131,7 @@ def create_loop(plan: LoopPlan) -> "StoredPlan":
         )
     name = plan.settings.name or f"{benchmark.name}, {plan.config.model}"
     plan = plan.model_copy(update={"settings": plan.settings.model_copy(update={"name": name})})
-    _, spec = put_together(_of_start(plan, Steps("", {}).owner_of(_score(0)), "choosing", halves_of(plan)[0]))
+    start, spec = put_together(_of_start(plan, Steps("", {}).owner_of(_score(0)), "choosing", halves_of(plan)[0]))
     is_given = "score_column" in plan.settings.model_fields_set
     column = plan.settings.score_column if is_given else spec.main_column
     if column not in spec.score_columns:
@@ -134,6 +142,12 @@ def create_loop(plan: LoopPlan) -> "StoredPlan":
         )
     plan = plan.model_copy(update={"settings": plan.settings.model_copy(update={"score_column": column})})
     refuse_shared(plan.config, plan.benchmark_hash)
+    known = seen(start, spec.model_copy(update={"only": None, "questions": benchmark.questions}))
+    if known.withheld:
+        raise IncompatibleData(
+            f"Nothing could be claimed against the start of this loop. {known.withheld} Or start from another adapter, "
+            "or from the base model."
+        )
     with open_store() as store:
         return store.loops.add(
             plan.model_dump(mode="json"), name=plan.settings.name, project=plan.config.project, status="queued"
@@ -179,7 +193,8 @@ def resume_loop(id: str, changes: Mapping[str, Any] | None = None) -> None:
 
     Raises:
         NotFound: there is none of this id.
-        Conflict: it has not ended; or it has, and its sealed half is sealed no more.
+        Conflict: it has not ended; or it has, and its sealed half is sealed no more; or its sealed half was begun, and
+            other limits are given.
     """
     with open_store() as store:
         stored = store.loops.get(id)
@@ -193,8 +208,14 @@ def resume_loop(id: str, changes: Mapping[str, Any] | None = None) -> None:
                 "adapter: ratchet loop start RUN --from-adapter, with another --split-seed."
             )
         settings = one.plan.settings.model_copy(update=dict(changes or {}))
+        sealed_steps = _sealed_steps(one.steps)
+        if sealed_steps and settings != one.plan.settings:
+            raise Conflict(
+                f"Loop {id} has begun to ask the sealed half of its benchmark, so its winner is fixed: under other "
+                f"limits it could choose by what it is judged by. Go on without them: ratchet loop resume {id}"
+            )
         plan = one.plan.model_copy(update={"settings": settings})
-        resume_stopped(one.steps, _last_steps(one.steps))
+        resume_stopped(one.steps, sealed_steps or [_last_step(one.steps)])
         forget(store, _lost_at_the_end(steps_of(store, f"loop/{id}")))
         fresh = {"settings": plan.model_dump(mode="json"), "message": "", "ended_at": None, "stop_requested_at": None}
         store.loops.move(id, [stored.status], "queued", report=None, **fresh)
@@ -204,23 +225,30 @@ def _last_round(steps: Steps) -> int:
     return max((int(step.partition("/")[0]) for step in steps.tries), default=0)
 
 
-def _last_steps(steps: Steps) -> list[str]:
-    """Return the steps upon which nothing was built yet: those of the last round, and of the sealed half."""
+def _sealed_steps(steps: Steps) -> list[str]:
+    return [step for step in steps.tries if step.endswith("/sealed")]
+
+
+def _last_step(steps: Steps) -> str:
+    """Return the step of the last round upon which nothing was built yet."""
     number = _last_round(steps)
-    last = _score(number) if steps.number(_score(number)) else _train(number)
-    return [last, *(step for step in steps.tries if step.endswith("/sealed"))]
+    return _score(number) if steps.number(_score(number)) else _train(number)
 
 
 def _lost_at_the_end(steps: Steps) -> "list[StoredRun]":
-    """Return the jobs that failed after the last round that came to something: they are tried anew."""
+    """Return the jobs that are tried anew: those that failed after the last round that came to something.
+
+    Once the sealed half was begun it is that half's jobs alone, since another round could be another winner.
+    """
+    if sealed_steps := _sealed_steps(steps):
+        return [run for step in sealed_steps if steps.state(step) == "lost" for run in steps.tries[step]]
     lost: list[StoredRun] = []
     number = _last_round(steps)
     while number and steps.state(_train(number)) == "lost":
         lost += steps.tries[_train(number)]
         number -= 1
-    for step in [step for step in steps.tries if step == _score(0) or step.endswith("/sealed")]:
-        if steps.state(step) == "lost":
-            lost += steps.tries[step]
+    if steps.state(_score(0)) == "lost":
+        lost += steps.tries[_score(0)]
     return lost
 
 
@@ -231,7 +259,7 @@ def conduct(store: "RunStore", stored: "StoredPlan") -> None:
         RatchetError: a step cannot be started.
     """
     one = _read(store, stored)
-    is_stopping = stored.stop_requested_at is not None
+    is_stopping = stored.stop_requested_at is not None and not _has_answered_sealed(one)
     if is_stopping:
         stop_all(one.steps.at_work)
     decision = decide(one.plan.settings, one.history, stop_requested=is_stopping)
@@ -299,26 +327,33 @@ def _round(plan: LoopPlan, steps: Steps, number: int) -> LoopRound:
     scored: dict[str, RoundEvaluation] = {"none": "none", "working": "at_work", "done": "scored", "lost": "failed"}
     job = steps.last(_score(number))
     evaluation = scored[state_of(job)]
-    scores = None
+    scores, withheld = None, ""
     if evaluation == "scored" and job is not None:
-        scores = _scores(job, _column(plan))
+        scores, withheld = _scores(job, _column(plan))
     return LoopRound(
         number=number,
         run="none" if number == 0 else trained[steps.state(_train(number))],
         evaluation=evaluation,
         tries=steps.number(_score(number)),
         scores=scores,
+        withheld=withheld,
     )
 
 
-def _scores(job: "StoredRun", column: str) -> tuple[float, ...]:
+def _scores(job: "StoredRun", column: str) -> tuple[tuple[float, ...], str]:
+    """Return the score of each question, and why no verdict is given on them.
+
+    Raises:
+        NotFound: the files of the evaluation are gone.
+    """
     if job.folder is None:
         raise AssertionError("a job that has ended has a folder")
     folder = RunFolder(job.folder)
-    found = EvaluationFiles(folder).column(column) if folder.is_there() else ()
-    if not found:
+    files = EvaluationFiles(folder)
+    found, scores = (files.column(column), files.scores()) if folder.is_there() else ((), None)
+    if not found or scores is None:
         raise NotFound(f"The answers of evaluation {job.id} are not in {job.folder} any more: its round has no score.")
-    return found
+    return found, scores.withheld
 
 
 def halves_of(plan: LoopPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -364,14 +399,28 @@ def _asks_sealed(one: Loop, ending: EndLoop) -> bool:
 
     A loop that was stopped or failed leaves it sealed: it may be gone on with.
     """
-    if ending.best is None or ending.status in _RESUMABLE:
-        return False
-    numbers = {_sealed(number): number for number in (0, ending.best)}
+    numbers = _to_ask_sealed(ending)
     open_steps = [step for step in numbers if _is_open(one.steps, step)]
     for step in open_steps:
         if one.steps.state(step) != "working":
             begin_evaluation(_of_round(one, numbers[step], step, halves_of(one.plan)[1]))
     return bool(open_steps)
+
+
+def _to_ask_sealed(ending: EndLoop) -> dict[str, int]:
+    """Return step -> round of what the sealed half is asked of at this ending."""
+    if ending.best is None or ending.status in _RESUMABLE:
+        return {}
+    return {_sealed(number): number for number in (0, ending.best)}
+
+
+def _has_answered_sealed(one: Loop) -> bool:
+    """Tell whether start and winner have both answered the sealed half: the loop is over, whatever is wished since."""
+    if not _sealed_steps(one.steps):
+        return False
+    ending = decide(one.plan.settings, one.history)
+    asked = _to_ask_sealed(ending) if isinstance(ending, EndLoop) else {}
+    return bool(asked) and all(one.steps.state(step) == "done" for step in asked)
 
 
 def _is_open(steps: Steps, step: str) -> bool:
@@ -401,28 +450,30 @@ def _move(store: "RunStore", stored: "StoredPlan", status: LoopStatus) -> None:
 
 
 def _end(store: "RunStore", one: Loop, decision: EndLoop) -> None:
-    """Close a loop: report its winner once on the sealed half, where that was asked."""
-    report = None if decision.best is None else _closed(one, decision.best)
-    is_asked = decision.status not in _RESUMABLE
-    unasked = f"The sealed half of the benchmark {'could not be' if is_asked else 'was not'} asked."
-    words = report.sentences if report else [unasked]
+    """Close a loop: report its winner once on the sealed half, where both have answered that."""
+    asked = _to_ask_sealed(decision)
+    report = None if decision.best is None or not asked else _closed(one, decision.best)
+    unasked = "could not be asked" if asked else "was not asked"
+    if not asked and _sealed_steps(one.steps):
+        unasked = "was not asked to the end. Going on asks it, and trains nothing more"
+    words = report.sentences if report else [f"The sealed half of the benchmark {unasked}."]
     message = " ".join([decision.reason, *words])
     changes = {} if report is None else {"report": report.model_dump(mode="json")}
     store.loops.move(one.stored.id, OPEN, decision.status, message=message, ended_at=datetime.now(UTC), **changes)
 
 
 def _closed(one: Loop, best: int) -> LoopReport | None:
-    """Return what the sealed half says; None where it was not asked, or could not be."""
+    """Return what the sealed half says; None where it could not be asked."""
     column = _column(one.plan)
-    sides, withheld = [], ""
+    sides, reasons = [], []
     for number in (0, best):
         job = one.steps.last(_sealed(number))
         if job is None or job.folder is None or state_of(job) != "done":
             return None
-        files = EvaluationFiles(RunFolder(job.folder))
-        sides.append(files.column(column))
-        scores = files.scores()
-        withheld = withheld or (scores.withheld if scores else "")
+        side, reason = _scores(job, column)
+        sides.append(side)
+        reasons.append(reason)
+    withheld = " ".join(dict.fromkeys(filter(None, reasons)))
     return closing(one.plan.settings, one.history, sides[0], sides[1], withheld=withheld)
 
 

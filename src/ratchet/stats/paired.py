@@ -6,7 +6,7 @@ Left out: what is concluded from it, see ``comparing.py``; several seeds, see ``
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ratchet.stats.intervals import FEWEST_APART, Z, apart, bca
 
@@ -30,7 +30,7 @@ class Paired:
     """Right less left on the same questions.
 
     ``p_value`` is two-sided. ``fixed`` are the questions, counted from 0, on which the right side scores higher,
-    ``broken`` those on which it scores lower. The interval holds 0 wherever ``p_value`` is 0.05 or more.
+    ``broken`` those on which it scores lower. The interval holds 0 where ``p_value`` is 0.05 or more, and only there.
     """
 
     difference: float
@@ -48,10 +48,11 @@ def paired_test(left: Sequence[float], right: Sequence[float], seed: int = 0) ->
     Where every score is 0 or 1: McNemar's exact test, a two-sided binomial test on the questions where the sides differ
     (McNemar 1947, Psychometrika 12; the exact form: Fagerland, Lydersen and Laake 2013, BMC Med. Res. Methodol. 13),
     and Tango's score interval, ``tango``. With partial credit: a permutation test that flips the signs of the
-    differences, ``_sign_flips``, and the BCa bootstrap over questions.
+    differences, ``_Flips``, and the BCa bootstrap over questions.
 
-    The tests are a shade stricter than their intervals. Where a test finds nothing, the interval is widened to 0, so
-    that the two never say different things; widening only makes it cover more.
+    Test and interval never say different things. Where the test finds nothing, the interval is widened to 0, by which
+    it only covers more. Where the test of partial credit finds a difference and the interval holds 0, which it may with
+    few questions that differ, the end beyond 0 is moved to the smallest difference that the same test does not refuse.
 
     Args:
         left: One score of 0..1 a question.
@@ -68,8 +69,11 @@ def paired_test(left: Sequence[float], right: Sequence[float], seed: int = 0) ->
         p_value = _binomial(len(fixed), len(broken), "two-sided")
         low, high = tango(len(fixed), len(broken), len(left))
     else:
-        p_value = _sign_flips(differences, seed)[0]
+        flips = _Flips.of(differences, seed)
+        p_value = flips.p_value()
         low, high = _interval(differences, seed)
+        if p_value < ALPHA and low <= 0 <= high:
+            low, high = (flips.nearest(), high) if sum(differences) > 0 else (low, -flips.turned().nearest())
     if p_value >= ALPHA:
         low, high = min(low, 0.0), max(high, 0.0)
     return Paired(
@@ -98,7 +102,7 @@ def one_sided_p(left: Sequence[float], right: Sequence[float], seed: int = 0) ->
     """
     differences = _differences(left, right)
     if not _is_right_or_wrong(left, right):
-        return _sign_flips(differences, seed)[1]
+        return _Flips.of(differences, seed).one_sided()
     return _binomial(sum(value > 0 for value in differences), sum(value < 0 for value in differences), "greater")
 
 
@@ -150,8 +154,8 @@ def _interval(differences: Sequence[float], seed: int) -> tuple[float, float]:
     return low * step, high * step
 
 
-def _sign_flips(differences: Sequence[float], seed: int) -> tuple[float, float]:
-    """Return the two-sided and the one-sided p-value (right above left) of a permutation test on signs.
+class _Flips(NamedTuple):
+    """A permutation test on the signs of differences.
 
     If the sides are alike, each question's difference is as likely the other way round, so all signs are equally likely
     (Fisher 1935, The Design of Experiments, section 21; Ernst 2004, Stat. Sci. 19): the p-value is the share of sign
@@ -159,39 +163,112 @@ def _sign_flips(differences: Sequence[float], seed: int) -> tuple[float, float]:
     studentised mean too, and holds in large samples where the means are equal but the differences lopsided (Janssen
     1999, Math. Methods Stat. 8). Patterns are drawn, and the observed one counts as drawn (Phipson and Smyth 2010,
     Stat. Appl. Genet. Mol. Biol. 9), so that the p-value is never too small; with few differences all are taken.
+
+    Attributes:
+        sums: (N,) Of the differences that a pattern flips; flipped, the sum of all is ``total`` less twice that.
+        sizes: (N,) How many differences that are not 0 it flips.
+        total: Sum of all differences.
+        differing: How many are not 0.
+        same: How many are 0.
+        is_complete: Whether these are all patterns, each once.
     """
+
+    sums: "NDArray[np.float64]"
+    sizes: "NDArray[np.int64]"
+    total: float
+    differing: int
+    same: int
+    is_complete: bool
+
+    @classmethod
+    def of(cls, differences: Sequence[float], seed: int) -> "_Flips":
+        """Take or draw the patterns for these differences."""
+        import numpy as np
+
+        values, counts = np.unique([value for value in differences if value != 0], return_counts=True)
+        differing = int(counts.sum())
+        is_complete = 2**differing <= _FLIPS
+        sums, sizes = _all_patterns(values, counts) if is_complete else _drawn_patterns(values, counts, seed)
+        return cls(sums, sizes, sum(differences), differing, len(differences) - differing, is_complete)
+
+    def p_value(self) -> float:
+        """Return the two-sided p-value."""
+        import numpy as np
+
+        return self._share(np.abs(self.total - 2 * self.sums) >= abs(self.total) - self._slack)
+
+    def one_sided(self) -> float:
+        """Return the p-value against the right side being no better."""
+        return self._share(self.total - 2 * self.sums >= self.total - self._slack)
+
+    def nearest(self) -> float:
+        """Return the smallest difference that the test does not refuse, where it refuses 0 and the mean is above it.
+
+        Less a difference d, all differences count, also those of 0, and the flipped pattern lies as far out where the
+        mean of the flipped differences is at most d. So its p-value rises with d, from ``p_value`` at 0 (Hartigan 1969,
+        JASA 64, 1303-1317: means of random subsets are typical values).
+        """
+        low, high = 0.0, self.total / (self.differing + self.same)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._p_value_at(middle) >= ALPHA else (middle, high)
+        return high
+
+    def turned(self) -> "_Flips":
+        """Return the test with its sides the other way round."""
+        return self._replace(sums=-self.sums, total=-self.total)
+
+    def _p_value_at(self, difference: float) -> float:
+        """Return the two-sided p-value of a difference above 0 and below the mean.
+
+        Each pattern counts with what it leaves too, as in both tails of ``p_value``.
+        """
+        from scipy.special import bdtrc
+
+        def as_far(sums: "NDArray[np.float64]", sizes: "NDArray[np.int64]") -> "NDArray[np.float64]":
+            """Return the probability that so many of the equal ones are flipped as the mean needs to be this small."""
+            import numpy as np
+
+            needed = np.ceil((sums - self._slack) / difference) - sizes
+            several = np.clip(needed, 1, self.same + 1)  # bdtrc is of more than so many
+            some: NDArray[np.float64] = np.where(needed <= 0, 1.0, bdtrc(several - 1, self.same, 0.5))
+            return some
+
+        tails = as_far(self.sums, self.sizes) + as_far(self.total - self.sums, self.differing - self.sizes)
+        return self._share(tails)
+
+    def _share(self, patterns: "NDArray[Any]") -> float:
+        extra = 0 if self.is_complete else 1
+        return float((patterns.sum() + extra) / (len(self.sums) + extra))
+
+    @property
+    def _slack(self) -> float:
+        """What sums of the same numbers in another order may differ by."""
+        return 10.0**-_DECIMALS * (self.differing + self.same)
+
+
+def _all_patterns(
+    values: "NDArray[np.float64]", counts: "NDArray[np.int64]"
+) -> "tuple[NDArray[np.float64], NDArray[np.int64]]":
+    """Return sum and size of every subset of the differences."""
     import numpy as np
 
-    sizes, counts = np.unique([abs(value) for value in differences if value != 0], return_counts=True)
-    differing, observed = int(counts.sum()), sum(differences)
-    if differing == 0:
-        return 1.0, 1.0
-    is_complete = 2**differing <= _FLIPS
-    sums = _all_sums(sizes, counts) if is_complete else _drawn_sums(sizes, counts, seed)
-    extra, slack = 0 if is_complete else 1, 10.0**-_DECIMALS * len(differences)
-    above = int((sums >= observed - slack).sum())
-    beyond = int((np.abs(sums) >= abs(observed) - slack).sum())
-    return (beyond + extra) / (len(sums) + extra), (above + extra) / (len(sums) + extra)
+    sums, sizes = np.zeros(1), np.zeros(1, dtype=np.int64)
+    for value in np.repeat(values, counts):
+        sums, sizes = np.concatenate([sums, sums + value]), np.concatenate([sizes, sizes + 1])
+    return sums, sizes
 
 
-def _all_sums(sizes: "NDArray[np.float64]", counts: "NDArray[np.int64]") -> "NDArray[np.float64]":
-    """Return the sum of every pattern of signs."""
+def _drawn_patterns(
+    values: "NDArray[np.float64]", counts: "NDArray[np.int64]", seed: int
+) -> "tuple[NDArray[np.float64], NDArray[np.int64]]":
+    """Return sum and size of drawn subsets; of equal differences only how many are in it matters, a binomial."""
     import numpy as np
 
-    sums = np.zeros(1)
-    for size in np.repeat(sizes, counts):
-        sums = np.concatenate([sums + size, sums - size])
-    return sums
-
-
-def _drawn_sums(sizes: "NDArray[np.float64]", counts: "NDArray[np.int64]", seed: int) -> "NDArray[np.float64]":
-    """Return the sums of drawn patterns of signs; of equal sizes only how many are positive matters, a binomial."""
-    import numpy as np
-
-    random, rows = np.random.default_rng(seed), max(1, _CHUNK // len(sizes))
+    random, rows = np.random.default_rng(seed), max(1, _CHUNK // len(values))
     lots = [min(rows, _FLIPS - start) for start in range(0, _FLIPS, rows)]
-    drawn = [(2 * random.binomial(counts, 0.5, (lot, len(sizes))) - counts) @ sizes for lot in lots]
-    return np.concatenate(drawn)
+    drawn = [random.binomial(counts, 0.5, (lot, len(values))) for lot in lots]
+    return np.concatenate([lot @ values for lot in drawn]), np.concatenate([lot.sum(axis=1) for lot in drawn])
 
 
 def _binomial(fixed: int, broken: int, alternative: Literal["two-sided", "greater"]) -> float:

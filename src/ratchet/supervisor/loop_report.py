@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from math import hypot
 from typing import TYPE_CHECKING
 
+from ratchet.comparing import verdict_of
 from ratchet.comparison import Verdict
 from ratchet.config.loop import LoopSettings
 from ratchet.evaluation import Score
 from ratchet.loop import Flattery, LoopReport, LoopRound, SealedVerdict
-from ratchet.stats import ALPHA, Paired, bootstrap_mean, paired_test, shown_interval, shown_points, wilson
-from ratchet.supervisor.loops import best_round, meets
+from ratchet.stats import Paired, bootstrap_mean, paired_test, shown_interval, shown_points, wilson
+from ratchet.supervisor.loops import best_round, candidates, meets
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 # The mean over so many draws wobbles by a fiftieth of a point with the seed.
 DRAWS = 20_000
+# Worded of the winner and the start.
+_SAYS: dict[Verdict, str] = {
+    "better": "is better than the",
+    "worse": "is worse than the",
+    "within_noise": "is within the noise of the",
+}
 
 
 def closing(
@@ -40,7 +47,8 @@ def closing(
         rounds: Its history, the start scored.
         sealed_start: Scores of the start on the sealed half, 0..1, one a question.
         sealed_best: Scores of the best round, in the same order; not read where the start is the best.
-        withheld: Why no verdict can be given on these scores, a sentence; "" where one can.
+        withheld: Why no verdict can be given on the sealed scores, a sentence; "" where one can. Then nothing is
+            claimed of them: neither a gain nor the target, nor how much choosing had flattered.
 
     Raises:
         ValueError: the start has no score, or the sealed scores do not go together.
@@ -48,7 +56,7 @@ def closing(
     best = best_round(rounds)
     if best is None or best.scores is None or rounds[0].scores is None:
         raise ValueError("a loop whose start has no score has nothing to report")
-    matrix = [entry.scores for entry in rounds if entry.scores is not None]
+    matrix = [entry.scores for entry in candidates(rounds) if entry.scores is not None]
     sealed_scores = sealed_best if best.number else sealed_start
     choosing_best, sealed_score = _score(settings, best.scores), _score(settings, sealed_scores)
     sealed = flattery = None
@@ -56,12 +64,14 @@ def closing(
         chosen = paired_test(rounds[0].scores, best.scores, settings.seed)
         confirmed = paired_test(sealed_start, sealed_best, settings.seed)
         sealed = _verdict(best.number, _score(settings, sealed_start), sealed_score, confirmed, withheld)
-        flattery = _flattery(chosen, confirmed, expected_flattery(matrix, settings.seed), len(matrix))
-    on_choosing, on_sealed = meets(settings, choosing_best.value), meets(settings, sealed_score.value)
-    has_target = settings.target_percent is not None
-    sentences = [sealed.sentence if sealed else _no_winner(sealed_score, len(matrix))]
-    if has_target:
-        sentences.append(_on_target(settings, choosing_best, sealed_score))
+        if not (withheld or best.withheld or rounds[0].withheld):
+            flattery = _flattery(chosen, confirmed, expected_flattery(matrix, settings.seed), len(matrix))
+    on_choosing = _meets(settings, choosing_best, best.withheld)
+    on_sealed = _meets(settings, sealed_score, withheld)
+    sentences = [sealed.sentence if sealed else _no_winner(rounds, sealed_score, withheld)]
+    if settings.target_percent is not None:
+        there, here = _shown(choosing_best, on_choosing), _shown(sealed_score, on_sealed)
+        sentences.append(_on_target(settings.target_percent, on_choosing, there, on_sealed, here))
     if flattery:
         sentences.append(flattery.sentence)
     return LoopReport(
@@ -72,8 +82,8 @@ def closing(
         sealed_score=sealed_score,
         sealed=sealed,
         flattery=flattery,
-        target_on_choosing=on_choosing if has_target else None,
-        target_on_sealed=on_sealed if has_target else None,
+        target_on_choosing=on_choosing,
+        target_on_sealed=on_sealed,
         sentences=sentences,
     )
 
@@ -132,12 +142,12 @@ def _score(settings: LoopSettings, values: Sequence[float]) -> Score:
 
 def _verdict(number: int, start: Score, best: Score, test: Paired, withheld: str) -> SealedVerdict:
     """Say what the sealed half says of the winner."""
-    word, says = _judged(test, withheld)
+    word = verdict_of(test, withheld=bool(withheld))
     numbers = (
         f"{_percent(best.value)} against {_percent(start.value)} on the {best.of} questions of the sealed half, "
         f"{shown_points(test.difference)} points ({shown_interval(test.low, test.high)}, p = {test.p_value:.2g})."
     )
-    sentence = f"No verdict: {withheld} Seen were {numbers}" if withheld else f"Round {number} {says} start: {numbers}"
+    says = f"No verdict: {withheld} Seen were" if word == "withheld" else f"Round {number} {_SAYS[word]} start:"
     return SealedVerdict(
         start=start,
         best=best,
@@ -147,16 +157,8 @@ def _verdict(number: int, start: Score, best: Score, test: Paired, withheld: str
         test=test.test,
         p_value=test.p_value,
         verdict=word,
-        sentence=sentence,
+        sentence=f"{says} {numbers}",
     )
-
-
-def _judged(test: Paired, withheld: str) -> tuple[Verdict, str]:
-    if withheld:
-        return "withheld", ""
-    if test.p_value >= ALPHA:
-        return "within_noise", "is within the noise of the"
-    return ("better", "is better than the") if test.difference > 0 else ("worse", "is worse than the")
 
 
 def _flattery(chosen: Paired, confirmed: Paired, expected: float, rounds: int) -> Flattery:
@@ -182,22 +184,34 @@ def _flattery(chosen: Paired, confirmed: Paired, expected: float, rounds: int) -
     )
 
 
-def _no_winner(sealed: Score, rounds: int) -> str:
+def _no_winner(rounds: Sequence[LoopRound], sealed: Score, withheld: str) -> str:
     seen = f"The start scores {_percent(sealed.value)} on the {sealed.of} questions of the sealed half."
-    if rounds == 1:
+    if withheld:
+        seen = f"{seen} No verdict is given on that: {withheld}"
+    scored = [entry for entry in rounds[1:] if entry.scores is not None]
+    if not scored:
         return f"No round was trained and scored, so there is no gain to report. {seen}"
-    return f"No round scored above the start on the half that chose, so there is no gain to report. {seen}"
+    rounds_with = "round with a verdict" if any(entry.withheld for entry in scored) else "round"
+    return f"No {rounds_with} scored above the start on the half that chose, so there is no gain to report. {seen}"
 
 
-def _on_target(settings: LoopSettings, choosing: Score, sealed: Score) -> str:
+def _meets(settings: LoopSettings, score: Score, withheld: str) -> bool | None:
+    """Tell whether a score meets the target; None without a target, and where no verdict is given on the score."""
+    return None if settings.target_percent is None or withheld else meets(settings, score.value)
+
+
+def _shown(score: Score, is_met: bool | None) -> str:
+    return f"{_percent(score.value)}, no verdict" if is_met is None else _percent(score.value)
+
+
+def _on_target(target_percent: float, on_choosing: bool | None, there: str, on_sealed: bool | None, here: str) -> str:
     """Say whether the target holds on the half that had no say."""
-    on_choosing, on_sealed = meets(settings, choosing.value), meets(settings, sealed.value)
-    target = f"The target of {settings.target_percent:g} %"
-    there, here = _percent(choosing.value), _percent(sealed.value)
+    target = f"The target of {target_percent:g} %"
     if not on_choosing:
-        return f"{target} was not reached on the half that chose ({there}); on the sealed half it is {here}."
-    holds = "which meets it too" if on_sealed else "which is below it"
-    return f"{target} was reached on the half that chose ({there}); on the sealed half it is {here}, {holds}."
+        reached = "was not reached" if on_choosing is False else "cannot be said to be reached"
+        return f"{target} {reached} on the half that chose ({there}); on the sealed half it is {here}."
+    holds = {True: ", which meets it too", False: ", which is below it", None: ""}[on_sealed]
+    return f"{target} was reached on the half that chose ({there}); on the sealed half it is {here}{holds}."
 
 
 def _percent(share: float) -> str:

@@ -16,6 +16,15 @@ was said of it. Each round is tested once, exactly where answers are right or wr
 makes the next test harder. Scores, changes, BEST and "target reached" are what was seen on the choosing half: none of
 them says that something got better, and the words around them must not either.
 
+Rounds without a verdict
+------------------------
+An evaluation may come with scores that allow no verdict (``withheld``): its verifier failed on too many answers, or the
+model was trained on its questions. Such a round is shown, and says neither that something was gained nor that nothing
+was: it is no real gain, nothing is tested against it, it reaches no target, it counts for no plateau, and it is not the
+best while any other round is scored. Where no other is, the highest of them is trained on, since there is nothing
+better to go by, and none is called the best. A start without a verdict so ends nothing; but no gain over it can be
+claimed: the first round with a verdict takes its place as what later ones are measured against.
+
 When a loop gives up
 --------------------
 To ask for a real gain within two rounds would end most loops that gain 5 points a round: on 200 questions that takes
@@ -140,10 +149,16 @@ def decide(settings: LoopSettings, rounds: Sequence[LoopRound], *, stop_requeste
     return TrainRound(round=last.number + 1, on_top_of=_best(rounds).number)
 
 
+def candidates(rounds: Sequence[LoopRound]) -> list[LoopRound]:
+    """Return the rounds of which one is the best: the scored ones with a verdict, or all scored ones where none has."""
+    scored = [entry for entry in rounds if entry.evaluation == "scored"]
+    return _judged(scored) or scored
+
+
 def best_round(rounds: Sequence[LoopRound]) -> LoopRound | None:
-    """Return the scored round with the highest score, of equal ones the earliest; None where none is scored."""
+    """Return the candidate with the highest score, of equal ones the earliest; None where no round is scored."""
     best, best_score = None, -1.0
-    for entry in rounds:
+    for entry in candidates(rounds):
         if entry.score is not None and entry.score > best_score:
             best, best_score = entry, entry.score
     return best
@@ -156,7 +171,7 @@ def real_gains(settings: LoopSettings, rounds: Sequence[LoopRound]) -> dict[int,
     """
     gains: dict[int, int] = {}
     anchor: LoopRound | None = None
-    for entry in _scored(rounds):
+    for entry in _judged(rounds):
         if anchor is None:
             anchor = entry
         elif _p_value(settings, anchor.scores, entry) <= REAL_GAIN_ALPHA * share(entry.number):
@@ -172,7 +187,7 @@ def share(number: int) -> float:
 
 def view(settings: LoopSettings, rounds: Sequence[LoopRound]) -> LoopView:
     """Return a loop's rounds as pages and terminals show them."""
-    gains, best, views = real_gains(settings, rounds), best_round(rounds), []
+    gains, best, views = real_gains(settings, rounds), _shown_best(rounds), []
     before: float | None = None
     for index, entry in enumerate(rounds):
         on_top_of = best_round(rounds[:index])
@@ -185,6 +200,7 @@ def view(settings: LoopSettings, rounds: Sequence[LoopRound]) -> LoopView:
                 change=_points(entry.score, before),
                 best=entry is best,
                 real_gain_over=gains.get(entry.number),
+                withheld=entry.withheld,
             )
         )
         before = before if entry.score is None else entry.score
@@ -196,8 +212,8 @@ def view(settings: LoopSettings, rounds: Sequence[LoopRound]) -> LoopView:
         target_percent=settings.target_percent,
         best=best.number if best else None,
         best_percent=None if score is None else 100 * score,
-        gain_over_start=_points(score, rounds[0].score if rounds else None),
-        gain_over_first=_points(score, rounds[1].score if len(rounds) > 1 else None),
+        gain_over_start=_points(score, _judged_score(rounds, 0)),
+        gain_over_first=_points(score, _judged_score(rounds, 1)),
     )
 
 
@@ -213,7 +229,7 @@ def _check(rounds: Sequence[LoopRound]) -> None:
         raise ValueError(f"a loop has rounds 0, 1, 2 and so on, not {numbers}")
     if not all(entry.is_over for entry in rounds[:-1]):
         raise ValueError("a round began before the one ahead of it was over")
-    if len({len(entry.scores or ()) for entry in _scored(rounds)}) > 1:
+    if len({len(entry.scores or ()) for entry in rounds if entry.evaluation == "scored"}) > 1:
         raise ValueError("rounds were scored on different numbers of questions")
 
 
@@ -229,7 +245,7 @@ def _ending(settings: LoopSettings, rounds: Sequence[LoopRound]) -> tuple[LoopEn
     best = best_round(rounds)
     if best is None or best.score is None or rounds[0].score is None:
         return "failed", f"The start could not be benchmarked in {rounds[0].tries} tries."
-    if meets(settings, best.score):
+    if not best.withheld and meets(settings, best.score):
         where = f"round {best.number}" if best.number else "the start, before any training"
         return "target_reached", f"The target of {settings.target_percent:g} % was reached by {where}."
     newest = rounds[-MOST_FAILED:]
@@ -245,7 +261,7 @@ def _ending(settings: LoopSettings, rounds: Sequence[LoopRound]) -> tuple[LoopEn
 
 def _without_gain(settings: LoopSettings, rounds: Sequence[LoopRound]) -> str:
     """Say why the newest rounds show no sign of gain; "" where they do, or it is too early to say."""
-    scored, patience = _scored(rounds), settings.patience
+    scored, patience = _judged(rounds), settings.patience
     if len(scored) <= patience:
         return ""
     newest, before = scored[-patience:], scored[-2 * patience - 1 : -patience]
@@ -268,13 +284,27 @@ def _named(rounds: Sequence[LoopRound]) -> str:
 
 
 def _end(status: LoopEnding, why: str, rounds: Sequence[LoopRound]) -> EndLoop:
-    """Return an ending whose reason names the best round."""
+    """Return an ending whose reason names the best round, and the rounds without a verdict."""
     best = best_round(rounds)
     if best is None or best.score is None:
         return EndLoop(status=status, reason=why, best=None)
     who = f"round {best.number}" if best.number else "the start"
     seen = f"Best on the half of the benchmark that chooses: {who} with {_percent(best.score)}."
-    return EndLoop(status=status, reason=f"{why} {seen}", best=best.number)
+    if best.withheld:
+        seen = f"Highest on the half of the benchmark that chooses: {who} with {_percent(best.score)}."
+    return EndLoop(status=status, reason=" ".join([why, seen, *_without_verdict(rounds)]), best=best.number)
+
+
+def _without_verdict(rounds: Sequence[LoopRound]) -> list[str]:
+    """Return why rounds are without a verdict, the start by itself, since every gain would be one over it."""
+    sentences = []
+    if rounds[0].withheld:
+        sentences.append(f"No verdict is given on the start, so no gain over it can be claimed: {rounds[0].withheld}")
+    reasons = dict.fromkeys(entry.withheld for entry in rounds[1:] if entry.withheld)
+    for reason in reasons:
+        named = _named([entry for entry in rounds[1:] if entry.withheld == reason])
+        sentences.append(f"No verdict is given on {named}: {reason}")
+    return sentences
 
 
 def _best(rounds: Sequence[LoopRound]) -> LoopRound:
@@ -288,8 +318,18 @@ def _p_value(settings: LoopSettings, left: Sequence[float] | None, right: LoopRo
     return one_sided_p(left or (), right.scores or (), settings.seed)
 
 
-def _scored(rounds: Sequence[LoopRound]) -> list[LoopRound]:
-    return [entry for entry in rounds if entry.evaluation == "scored"]
+def _judged(rounds: Sequence[LoopRound]) -> list[LoopRound]:
+    """Return the scored rounds whose scores allow a verdict."""
+    return [entry for entry in rounds if entry.evaluation == "scored" and not entry.withheld]
+
+
+def _judged_score(rounds: Sequence[LoopRound], number: int) -> float | None:
+    return next((entry.score for entry in _judged(rounds) if entry.number == number), None)
+
+
+def _shown_best(rounds: Sequence[LoopRound]) -> LoopRound | None:
+    best = best_round(rounds)
+    return None if best is None or best.withheld else best
 
 
 def _state(entry: LoopRound) -> RoundState:
