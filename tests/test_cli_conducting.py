@@ -196,7 +196,7 @@ def test_a_command_that_follows_a_keeper_becomes_one_where_that_ends(ratchet_com
         loops.stop_loop(until_ended)
         stage.pass_()
 
-    monkeypatch.setattr("ratchet.cli.conducting.time.sleep", lambda seconds: held.close())
+    monkeypatch.setattr("ratchet.cli.interrupts.time.sleep", lambda seconds: held.close())
     monkeypatch.setattr("ratchet.server.serve_runs", serve)
     loops.stop_loop(id)
     stage.pass_()

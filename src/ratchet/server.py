@@ -126,7 +126,7 @@ def _told_to_end(followed: str | None = None) -> Iterator[threading.Event]:
             # Not from here: a signal comes at any moment, also while the database is being written.
             threading.Thread(target=stop_followed, args=[followed], daemon=True).start()
             return
-        told.set()
+        threading.Thread(target=told.set, daemon=True).start()  # whose lock the interrupted code may hold
 
     before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -7,10 +7,12 @@ machine or task; 130 after a second Ctrl-C.
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from types import FrameType
 from typing import IO, Any, NoReturn
 
 import click
@@ -94,12 +96,35 @@ def ratchet() -> None:
     """Train language models with verifiable rewards on your own machine, and be told honestly whether it helped."""
 
 
+def _count_presses() -> list[int]:
+    """Return a list that gets an entry with each Ctrl-C, which is raised as ever."""
+    presses: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        presses.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it may be ignored, or somebody else's
+        signal.signal(signal.SIGINT, hear)
+    return presses
+
+
+def _tell_unforeseen(error: Exception, as_json: bool, *, was_interrupted: bool) -> None:
+    """Tell machines of a fault of ours; end as interrupted what is one only because of a Ctrl-C."""
+    if was_interrupted:  # in the middle of loading a library, which has made another fault of it
+        _fail("interrupted", "Interrupted.", EXIT_INTERRUPTED, as_json)
+    if as_json:
+        message = f"Something unforeseen failed ({type(error).__name__}); see the traceback."
+        tell(json.dumps(fault("error", message)))
+
+
 def main() -> NoReturn:
     """Run the command line; every fault ends in one sentence and an exit code, ours in a traceback."""
     as_json = "--json" in sys.argv
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # better a question mark than a run that ends at a character
+    presses = _count_presses()
     try:
         code = ratchet.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -114,9 +139,7 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", "Interrupted.", EXIT_INTERRUPTED, as_json)
     except Exception as error:
-        if as_json:
-            message = f"Something unforeseen failed ({type(error).__name__}); see the traceback."
-            tell(json.dumps(fault("error", message)))
+        _tell_unforeseen(error, as_json, was_interrupted=bool(presses))
         raise
 
 

@@ -3,7 +3,6 @@
 Where no keeper looks after this RATCHET_HOME, the command is the keeper until the loop or experiment has ended.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ratchet.cli.flags import given
+from ratchet.cli.interrupts import interruptible
 from ratchet.cli.train import json_option, override_option, queue_option, settings_of
 
 if TYPE_CHECKING:
@@ -91,11 +91,12 @@ def carry_out(id: str, console: "Console", resume: str, is_open: Callable[[], bo
         console.print("The keeper carries it out; Ctrl-C leaves it to that.")
         last = ""
         try:
-            while KeeperHome().is_held() and is_open():
-                if (now := state()) != last:
-                    console.print(now, markup=False)
-                    last = now
-                time.sleep(_POLL_SECONDS)
+            with interruptible() as pause:
+                while KeeperHome().is_held() and is_open():
+                    if (now := state()) != last:
+                        console.print(now, markup=False)
+                        last = now
+                    pause(_POLL_SECONDS)
         except KeyboardInterrupt:
             return
     if is_open():  # there was no keeper, or it has ended: it may have been another command that was one

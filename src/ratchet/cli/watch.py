@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ratchet.cli import EXIT_STATE, EXIT_TASK, tell
+from ratchet.cli.interrupts import interruptible
 from ratchet.cli.train import json_option
 from ratchet.shown import shown_seconds
 
@@ -46,8 +47,8 @@ def _watch(run_or_folder: str, as_json: bool) -> int:
     console = console_for(as_json, of_a_run=True)
     look: Look | None = None
     try:
-        with _Line(console) as line:
-            for look in follow(run_or_folder):
+        with interruptible() as pause, _Line(console) as line:
+            for look in follow(run_or_folder, pause=pause):
                 for event in look.events:
                     _tell_event(console, look.run, event)
                 line.show(look.run)
@@ -174,8 +175,9 @@ def _log(run_or_folder: str, last: int | None, follow: bool, as_json: bool) -> N
 
     if follow:
         try:
-            for lines in following.follow_log(run_or_folder, last):
-                _tell_lines(lines, as_json)
+            with interruptible() as pause:
+                for lines in following.follow_log(run_or_folder, last, pause=pause):
+                    _tell_lines(lines, as_json)
         except KeyboardInterrupt:
             return
         return
