@@ -67,6 +67,14 @@ def test_a_loops_bars_are_as_high_as_its_scores_and_the_unscored_are_hatched():
     assert best.xy == (3, 0.9)
 
 
+def test_a_round_without_a_verdict_is_hatched_up_to_its_score_and_says_so():
+    view = loop_view((35.0, 60.0))
+    doubtful = view.rounds[1].model_copy(update={"withheld": "Too many failed.", "best": False})
+    axes = draw_rounds(round_bars(view.model_copy(update={"rounds": [view.rounds[0], doubtful]})), None, FILE).axes[0]
+    assert [(bar.get_height(), bar.get_hatch()) for bar in axes.patches] == [(0.35, None), (0.6, "////")]
+    assert [text.get_text() for text in axes.texts] == ["35.0%", "no verdict", "60.0%"]
+
+
 def test_rounds_under_way_are_not_drawn():
     view = loop_view((35.0, 60.0))
     going = view.rounds[1].model_copy(update={"state": "training", "percent": None})

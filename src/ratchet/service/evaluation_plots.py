@@ -46,12 +46,16 @@ class Whisker:
 
 @dataclass(frozen=True)
 class RoundBar:
-    """A bar of a loop: ``score`` in 0..1, None where a round has none; ``name`` such as "start" or "3"."""
+    """A bar of a loop: ``score`` in 0..1, None where a round has none; ``name`` such as "start" or "3".
+
+    ``has_verdict``: whether its score can be relied on.
+    """
 
     name: str
     score: float | None
     is_best: bool = False
     is_start: bool = False
+    has_verdict: bool = True
 
 
 def score_rows(scores: Sequence[tuple[str, Score]], *, by_side: bool) -> list[Whisker]:
@@ -90,6 +94,7 @@ def round_bars(view: LoopView) -> list[RoundBar]:
             None if one.percent is None else one.percent / 100,
             is_best=one.best,
             is_start=one.number == 0,
+            has_verdict=not one.withheld,
         )
         for one in view.rounds
         if one.state in ("scored", "unscored", "failed")
@@ -119,7 +124,9 @@ def draw_differences(rows: Sequence[Whisker], palette: Palette) -> "Figure":
 
 
 def draw_rounds(bars: Sequence[RoundBar], target: float | None, palette: Palette) -> "Figure":
-    """Draw a bar a round of a loop, the target as a line, the best with a badge; rounds without a score are hatched.
+    """Draw a bar a round of a loop, the target as a line, the best with a badge.
+
+    Rounds without a score, or without a verdict on it, are hatched and say so.
 
     Args:
         bars: One at least, in order.
@@ -133,10 +140,13 @@ def draw_rounds(bars: Sequence[RoundBar], target: float | None, palette: Palette
     drawn, axes = figure(min(_MOST_BARS_WIDTH, wanted), 2.9, palette)
     for place, bar in enumerate(bars):
         if bar.score is None:
-            _unscored_on(axes, place, palette)
+            _hatched_on(axes, place, 1.0, "no score", palette)
             continue
-        color = palette.soft if bar.is_start else palette.accent
-        axes.bar(place, bar.score, width=_BAR_WIDTH, color=color, zorder=2)
+        if bar.has_verdict:
+            color = palette.soft if bar.is_start else palette.accent
+            axes.bar(place, bar.score, width=_BAR_WIDTH, color=color, zorder=2)
+        else:
+            _hatched_on(axes, place, bar.score, "no verdict", palette)
         _number_on(axes, place, bar, palette, upright=upright)
     if target is not None:
         axes.axhline(target, color=palette.good, linewidth=1.4, linestyle=(0, (5, 3)), zorder=1.5)
@@ -254,14 +264,17 @@ def _key_on(axes: Any, sides: Sequence[str], palette: Palette) -> None:
         text.set_color(palette.ink)
 
 
-def _unscored_on(axes: Any, place: int, palette: Palette) -> None:
+def _hatched_on(axes: Any, place: int, height: float, words: str, palette: Palette) -> None:
     axes.bar(
-        place, 1.0, width=_BAR_WIDTH, facecolor="none", edgecolor=palette.line, hatch="////", linewidth=0.8,
+        place, height, width=_BAR_WIDTH, facecolor="none", edgecolor=palette.line, hatch="////", linewidth=0.8,
         zorder=1,
     )  # fmt: skip
+    # In the bar, or above its number where it is too low for them.
+    inside = height > 0.5
+    at, offset, edge = (height / 2, 0, "center") if inside else (height, 20, "bottom")
     axes.annotate(
-        "no score", (place, 0.5), rotation=90, ha="center", va="center", color=palette.ink, fontsize=8,
-        bbox={"facecolor": palette.paper, "edgecolor": "none", "pad": 1.5}, zorder=2,
+        words, (place, at), (0, offset), textcoords="offset points", rotation=90, ha="center", va=edge,
+        color=palette.ink, fontsize=8, bbox={"facecolor": palette.paper, "edgecolor": "none", "pad": 1.5}, zorder=2,
     )  # fmt: skip
 
 
