@@ -134,6 +134,7 @@ def test_every_public_name_of_the_package_can_be_had():
     assert {name for name in ratchet.__all__ if getattr(ratchet, name)} == set(ratchet.__all__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["ratchet.worker", "ratchet.engine.policy"])
 def test_openmp_is_told_to_wait_passively_before_torch_loads(first):
     # libgomp reads the variable when it is loaded, so a check of os.environ alone would come too late to matter.

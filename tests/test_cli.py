@@ -529,7 +529,7 @@ def cases(kind):
     ]
 
 
-@pytest.mark.parametrize("kind", ["math_pairs", "final_number", "math"])
+@pytest.mark.parametrize("kind", ["math_pairs", "final_number", pytest.param("math", marks=pytest.mark.slow)])
 def test_grading_a_file_agrees_with_the_labelled_cases(kind, ratchet_command, tmp_path):
     labelled = cases(kind)
     rows = [{"answer": row["answer"], "ground_truth": row["ground_truth"], "name": row["name"]} for row in labelled]

@@ -117,6 +117,7 @@ def test_on_a_terminal_the_report_is_shown_and_yes_starts_the_run(tmp_path, ratc
     assert re.search(rf"Report +confirmed by .*key {record['key']}", out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["no", "y"])
 def test_any_other_word_starts_nothing_and_the_report_is_kept(word, tmp_path):
     terminal = Terminal("train", *BARE, "--out", tmp_path / "run")

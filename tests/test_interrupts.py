@@ -102,6 +102,7 @@ def load(self, ctx, name):
         raise RecursionError("what a library made of it") from None
 
 cli._Commands.get_command = load
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where the tests run in the background
 sys.argv = ["ratchet", "runs", "list"]
 cli.main()
 """

@@ -67,6 +67,7 @@ def test_a_failed_run_is_retried_with_its_very_settings_and_others_are_not(tmp_p
         lifecycle.retry(str(done.path))
 
 
+@pytest.mark.slow
 def test_a_retry_is_a_new_run_from_round_1_that_names_its_source(cli, tmp_path):
     failed = run_that(tmp_path / "failed", "cancelled", "stopped")
     done = cli("runs", "retry", failed.path, "--out", tmp_path / "again", "--inspected", "--json")

@@ -33,6 +33,7 @@ def test_a_run_goes_on_to_its_end_though_nobody_reads_any_more(options, start_cl
     assert (tmp_path / "run" / "curve.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_a_terminal_of_few_characters_ends_no_run(cli, tmp_path):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = cli("train", *flags(rounds=1), "--out", tmp_path / "run", env=environment)

@@ -45,6 +45,7 @@ def assert_same_run(folder, other):
     assert rollouts(folder) == rollouts(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_is_the_same_bytes(kind, tmp_path):
     whole, _ = train(tmp_path / "whole", quantization=kind)

@@ -20,6 +20,7 @@ def block(language: str, number: int = 0) -> str:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)[number]
 
 
+@pytest.mark.slow
 def test_the_settings_file_trains(tmp_path, cli):
     (tmp_path / "run.yaml").write_text(block("yaml"))
     done = cli("inspect", tmp_path / "run.yaml", "--confirm", "--json")

@@ -521,6 +521,7 @@ print(result.model_dump_json())
 """
 
 
+@pytest.mark.slow
 def test_files_that_may_not_grow_end_a_run_like_a_full_disk(tmp_path):
     folder = RunFolder.create(small(), tmp_path / "run")
     command = [sys.executable, "-W", "error", "-c", LIMITED, str(folder.path)]
