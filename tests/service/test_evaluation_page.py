@@ -348,7 +348,12 @@ def test_a_round_without_a_verdict_is_marked():
     view = loop_view((35.2, 61.3), best=None, best_percent=None, gain_over_start=None)
     rounds = [one.model_copy(update={"withheld": "It failed.", "best": False}) for one in view.rounds]
     text = body_of(loop_page(head(), view.model_copy(update={"rounds": rounds}), jobs(1), None))
-    for part in ("none yet best accuracy", "start 35.2% no verdict", "1 61.3% \u25b2 +26.1 no verdict start"):
+    for part in (
+        "none yet best accuracy",
+        "Hatched rounds have a score without a verdict.",
+        "start 35.2% no verdict",
+        "1 61.3% \u25b2 +26.1 no verdict start",
+    ):
         assert part in text, part
 
 

@@ -1,6 +1,6 @@
 """A loop as an HTML page that needs nothing else; ``pages.py`` says what that takes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ from ratchet.evaluation import Score
 from ratchet.loop import LoopReport, LoopStatus, LoopView, RoundState, RoundView
 from ratchet.service import evaluation_words as words
 from ratchet.service.drawing import PAGE, svg
-from ratchet.service.evaluation_plots import draw_rounds, round_bars
+from ratchet.service.evaluation_plots import RoundBar, draw_rounds, round_bars
 from ratchet.service.pages import render
 from ratchet.shown import counted, shown_seconds
 
@@ -62,11 +62,18 @@ def loop_page(head: LoopHead, view: LoopView, jobs: Mapping[int, RoundJob], repo
         rows=[_row(one, jobs.get(one.number)) for one in view.rounds],
         chart=bars
         and svg(draw_rounds(bars, target, PAGE), "Score by round; the numbers are in the table below", "fixed"),
-        has_unscored=any(bar.score is None for bar in bars),
+        hatched=_hatched(bars),
         report=report,
         halves=[] if report is None else _halves(report),
         interval_meaning=words.INTERVAL_MEANING,
     )
+
+
+def _hatched(bars: Sequence[RoundBar]) -> str:
+    """Say what hatched bars are; "" where there are none."""
+    what = ["no score"] if any(bar.score is None for bar in bars) else []
+    what += [] if all(bar.has_verdict for bar in bars) else ["a score without a verdict"]
+    return f"Hatched rounds have {' or '.join(what)}." if what else ""
 
 
 def _tiles(head: LoopHead, view: LoopView) -> list[tuple[str, str]]:
