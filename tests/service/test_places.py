@@ -10,7 +10,7 @@ from ratchet.errors import ModelUnavailable
 from ratchet.run_folder import RunFolder
 from ratchet.service.evaluation_making import Request, put_together
 from ratchet.service.places import anchored, settings_of
-from ratchet.service.sources import source_of_run
+from ratchet.service.sources import source_of_run, source_of_settings
 from tests.adapters import TINY
 from tests.conducted import pairs
 from tests.small_runs import SMALL
@@ -57,3 +57,10 @@ def test_a_runs_paths_start_where_it_was_made(workshop, tmp_path, monkeypatch):
     shutil.rmtree(workshop / "mod")
     with pytest.raises(ModelUnavailable):
         put_together(Request(str(run.path), pairs(), of_start=True))
+
+
+@pytest.mark.slow
+def test_what_a_loop_or_an_experiment_takes_its_settings_from_has_absolute_paths(workshop):
+    """Whoever carries it out does so from another folder."""
+    sft = build({**SMALL, "model": "./mod", "objective": "sft"})
+    assert source_of_settings(sft, None).config.model == str(workshop / "mod")
