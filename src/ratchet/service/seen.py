@@ -60,7 +60,7 @@ def seen(config: RunConfig, spec: EvaluationSpec) -> Seen:
             found.append(_said(f"run {one.run}", numbers, spec.questions, "was trained on or chosen by"))
     if not found:
         return Seen(notes=tuple(notes))
-    return Seen(f"{'; '.join(found)}. So no verdict is given: take a benchmark of other questions.", tuple(notes))
+    return Seen(f"{'; '.join(found)}. Take a benchmark of other questions.", tuple(notes))
 
 
 def refuse_shared(config: RunConfig, benchmark_hash: str) -> None:
