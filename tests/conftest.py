@@ -52,6 +52,24 @@ def _fonts(tmp_path_factory):
     os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))
 
 
+@pytest.fixture(scope="session")
+def conducted_adapter(tmp_path_factory):
+    """An adapter that faked runs take copies of, see ``conducted.py``."""
+    from .conducted import make_adapter
+
+    return make_adapter(tmp_path_factory.mktemp("adapter") / "adapter")
+
+
+@pytest.fixture
+def stage(conducted_adapter):
+    """Loops and experiments whose jobs are faked, see ``conducted.py``."""
+    from .conducted import Stage
+
+    stage = Stage(conducted_adapter)
+    yield stage
+    stage.close()
+
+
 @pytest.fixture
 def ratchet_command(monkeypatch, capsys):
     """Return a function that runs the command line in this process: exit code, stdout, stderr."""

@@ -26,6 +26,16 @@ def small(**changes):
     return build(SMALL, {name.replace("__", "."): str(value) for name, value in changes.items()})
 
 
+def trained(path, **changes):
+    """Work on a small run with some of its settings replaced, section by section, to its end; return its folder."""
+    from ratchet import worker
+    from ratchet.run_folder import RunFolder
+
+    folder = RunFolder.create(build({**SMALL, **changes}).resolved(), path)
+    worker.run(folder)
+    return folder
+
+
 def flags(**changes):
     """Return the same as flags of the command line."""
     # The report of the verifier is not what these runs are about: whoever starts them says that they have read it.

@@ -8,22 +8,10 @@ import pytest
 from ratchet.service import experiments, loops
 from ratchet.supervisor import KeeperHome
 
-from .conducted import CONFIRMED, Stage, enter_experiment, enter_loop, make_adapter, pairs
+from .conducted import CONFIRMED, enter_experiment, enter_loop, pairs
 from .small_runs import flags
 
 NO_KEEPER = "No keeper runs here: start it with ratchet serve."
-
-
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory):
-    return make_adapter(tmp_path_factory.mktemp("adapter") / "adapter")
-
-
-@pytest.fixture
-def stage(adapter):
-    stage = Stage(adapter)
-    yield stage
-    stage.close()
 
 
 @pytest.fixture

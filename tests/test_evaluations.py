@@ -11,7 +11,6 @@ from ratchet import worker
 from ratchet.adapter_files import weights_sha256
 from ratchet.benchmark import Harness
 from ratchet.config import CustomVerifier, FinalNumberVerifier
-from ratchet.config_text import build
 from ratchet.datasets import bench_store
 from ratchet.errors import Conflict, InvalidSetting, NotFound, SandboxUnavailable
 from ratchet.files import ratchet_home
@@ -30,19 +29,13 @@ from ratchet.worker import Watch
 
 from .adapters import TINY
 from .small_evaluations import apart_from_times, few, files_of, killed_worker, made, parts, request, until
-from .small_runs import SMALL, small
+from .small_runs import SMALL, small, trained
 
 PROMPT = "Add each pair, then multiply."
 
 
 class Killed(BaseException):
     """Stands for a SIGKILL: nothing of ours catches it."""
-
-
-def trained(path, **changes):
-    folder = RunFolder.create(build({**SMALL, **changes}).resolved(), path)
-    worker.run(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

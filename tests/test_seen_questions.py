@@ -18,16 +18,13 @@ from ratchet.service.evaluations import evaluate
 from ratchet.service.readiness import check_run
 
 from .small_evaluations import few, files_of, made, request
-from .small_runs import SMALL, small
+from .small_runs import SMALL, small, trained
 
 NARROW = {"source": "math_pairs", "prompts": 20, "heldout": 6, "pairs": 2, "smallest": 1, "largest": 4}
 
 
-def trained(place, data, **changes):
-    settings = {**SMALL, "data": data, "rl": {**SMALL["rl"], "rounds": 1}, **changes}
-    folder = RunFolder.create(build(settings).resolved(), place)
-    worker.run(folder)
-    return folder
+def of_one_round(place, data, **changes):
+    return trained(place, data=data, rl={**SMALL["rl"], "rounds": 1}, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +33,7 @@ def run(tmp_path_factory):
     home = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RATCHET_HOME", str(home / "home"))
-        return trained(home / "run", NARROW)
+        return of_one_round(home / "run", NARROW)
 
 
 def problem(text):
@@ -123,7 +120,7 @@ def test_other_versions_of_the_runs_own_data_are_compared_too(tmp_path):
     apples(tmp_path / "apples.jsonl", [{**row, "prompt": row["prompt"].upper()} for row in APPLES[::-1]])
     data = {"source": "dataset", "name": "apples", "version": 1, "content_hash": first.content_hash}
     verifier = {"kind": "final_number"}
-    eater = trained(tmp_path / "eater", data, verifier=verifier)
+    eater = of_one_round(tmp_path / "eater", data, verifier=verifier)
     benchmarks.add_dataset("apples-test", "apples@2", build({"verifier": verifier}).verifier)
     check_run(build({**SMALL, "data": data, "verifier": verifier})).close()
     spec = spec_of(request(str(eater.path), "apples-test"))
@@ -140,7 +137,7 @@ def test_what_a_run_has_read_is_known_after_its_data_has_changed(tmp_path):
     file = tmp_path / "data" / "train.jsonl"
     file.parent.mkdir()
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    eater = trained(tmp_path / "eater", {"source": "boxed", "path": str(file.parent), "seed": 0})
+    eater = of_one_round(tmp_path / "eater", {"source": "boxed", "path": str(file.parent), "seed": 0})
     apples(tmp_path / "apples.jsonl", APPLES)
     benchmarks.add_dataset("apples-test", "apples", build({"verifier": {"kind": "final_number"}}).verifier)
     before = spec_of(request(str(eater.path), "apples-test")).withheld

@@ -14,21 +14,9 @@ from ratchet.service.experiments import find_experiment
 from ratchet.service.loops import find_loop, resume_loop, stop_loop
 from ratchet.service.registry import all_runs
 from ratchet.store import Database, RunStore
-from tests.conducted import Stage, enter_experiment, enter_loop, make_adapter, pairs, step_killed_before_write
+from tests.conducted import enter_experiment, enter_loop, pairs, step_killed_before_write
 
 LOOP = ["0/score", "1/train", "1/score", "0/sealed", "1/sealed"]
-
-
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory):
-    return make_adapter(tmp_path_factory.mktemp("adapter") / "adapter")
-
-
-@pytest.fixture
-def stage(adapter):
-    stage = Stage(adapter)
-    yield stage
-    stage.close()
 
 
 def served_again(stage):

@@ -24,29 +24,15 @@ from ratchet.service.experiments import (
 from tests.adapters import TINY
 from tests.conducted import (
     CONFIRMED,
-    Stage,
     config,
     enter_experiment,
     experiment_settings,
-    make_adapter,
     pairs,
     spec_of,
     start_of,
 )
 
 SFT = {"objective": "sft", "rl__rounds": 2}
-
-
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory):
-    return make_adapter(tmp_path_factory.mktemp("adapter") / "adapter")
-
-
-@pytest.fixture
-def stage(adapter):
-    stage = Stage(adapter)
-    yield stage
-    stage.close()
 
 
 def start(*benchmarks, **given):

@@ -16,19 +16,7 @@ from ratchet.service import loops, queueing
 from ratchet.service.loops import create_loop, find_loop, halves_of, list_loops, resume_loop, stop_loop
 from ratchet.store import Database, RunStore
 from ratchet.supervisor.loops import real_gains
-from tests.conducted import QUESTIONS, Stage, enter_loop, loop_plan, make_adapter, pairs, spec_of, start_of
-
-
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory):
-    return make_adapter(tmp_path_factory.mktemp("adapter") / "adapter")
-
-
-@pytest.fixture
-def stage(adapter):
-    stage = Stage(adapter)
-    yield stage
-    stage.close()
+from tests.conducted import QUESTIONS, enter_loop, loop_plan, pairs, spec_of, start_of
 
 
 def start(changes=None, **settings):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ratchet.loop import RoundView
     from ratchet.service.loops import Loop
 
-# A loop that came to one of these did what it was for, or what somebody asked of it.
 _FEW_QUESTIONS = 100
+# A loop that came to one of these did what it was for, or what somebody asked of it.
 _GOOD = ("target_reached", "rounds_spent", "plateaued", "stopped")
 
 

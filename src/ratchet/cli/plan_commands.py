@@ -10,6 +10,7 @@ import click
 
 from ratchet.cli import EXIT_TASK, tell
 from ratchet.cli.conducting import carry_out, tell_without_keeper
+from ratchet.cli.queueing import NO_KEEPER
 from ratchet.cli.train import json_option
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def followed(plans: Plans[Found], id: str, console: "Console", *, queue: bool, a
         else:
             tell(f"{plans.noun.capitalize()} {id} is queued.")
             if not KeeperHome().is_held():
-                tell("No keeper runs here: start it with ratchet serve.")
+                tell(NO_KEEPER)
         return 0
     console.print(f"{plans.noun.capitalize()} {id}", markup=False)
     carry_out(

@@ -9,6 +9,8 @@ from ratchet.cli import tell
 from ratchet.cli.train import start, telling
 from ratchet.config import RunConfig
 
+NO_KEEPER = "No keeper runs here: start it with ratchet serve."
+
 if TYPE_CHECKING:
     from ratchet.service import Queued
     from ratchet.service.registry import Origin
@@ -52,5 +54,5 @@ def tell_queued(queued: "Queued", *, as_json: bool) -> int:
     place = "next" if not queued.ahead else f"after {queued.ahead} other{'s' if queued.ahead > 1 else ''}"
     tell(f"Run {queued.run} is queued, {place}.")
     if not queued.is_kept:
-        tell("No keeper runs here: start it with ratchet serve.")
+        tell(NO_KEEPER)
     return 0

@@ -30,6 +30,11 @@ def refuse_contradictions(settings: ExperimentSettings) -> None:
                 f"Evaluation {baseline} cannot be the baseline: it is on none of the benchmarks of this experiment. "
                 "Leave it out to measure one."
             )
+    if settings.sft is not None and settings.sft.objective != "sft":
+        raise InvalidSetting(
+            f"The settings of the SFT stage have Objective {settings.sft.objective}. Set objective: sft in its file.",
+            "objective",
+        )
 
 
 def _refuse_other_stage(sft: RunConfig, config: RunConfig) -> None:

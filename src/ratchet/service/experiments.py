@@ -94,11 +94,6 @@ def create_experiment(settings: ExperimentSettings, *, name: str = "", project: 
             "seeds",
         )
     refuse_contradictions(settings)
-    if settings.sft is not None and settings.sft.objective != "sft":
-        raise InvalidSetting(
-            f"The settings of the SFT stage have Objective {settings.sft.objective}. Set objective: sft in its file.",
-            "objective",
-        )
     for number, benchmark in enumerate(settings.benchmarks):
         config, spec = put_together(_of_start(settings, benchmark, Steps("", {}), f"start/{number}"))
         if settings.adapter_of is not None:
@@ -107,8 +102,8 @@ def create_experiment(settings: ExperimentSettings, *, name: str = "", project: 
             refuse_other_base(settings.adapter_of, (config, spec), scored)
         if baseline := settings.baselines.get(benchmark):
             refuse_other_baseline(find_evaluation(baseline), spec)
-        for trained in filter(None, [settings.sft, settings.config if settings.adapter_of is None else None]):
-            refuse_shared(trained, benchmark)
+    for trained in filter(None, [settings.sft, settings.config if settings.adapter_of is None else None]):
+        refuse_shared(trained, settings.benchmarks)
     with open_store() as store:
         first = find_benchmark(settings.benchmarks[0]).spec.name
         title = name or f"{settings.config.model} on {first}"

@@ -141,7 +141,7 @@ def create_loop(plan: LoopPlan) -> "StoredPlan":
             "score_column",
         )
     plan = plan.model_copy(update={"settings": plan.settings.model_copy(update={"score_column": column})})
-    refuse_shared(plan.config, plan.benchmark_hash)
+    refuse_shared(plan.config, [plan.benchmark_hash])
     known = seen(start, spec.model_copy(update={"only": None, "questions": benchmark.questions}))
     if known.withheld:
         raise IncompatibleData(

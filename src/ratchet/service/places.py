@@ -7,6 +7,7 @@ from ratchet.config import RunConfig
 from ratchet.files import expanded
 from ratchet.model_files import SMOLLM2, TINY
 from ratchet.run_folder import RunFolder
+from ratchet.supervisor.executors import directory_of
 
 
 def anchored(config: RunConfig, place: Path | None = None) -> RunConfig:
@@ -33,8 +34,7 @@ def settings_of(run: RunFolder) -> RunConfig:
     Raises:
         Conflict: its files are damaged.
     """
-    made_in = Path(run.read_run().get("directory", ""))
-    return anchored(run.read_config(), made_in if made_in.is_absolute() else None)
+    return anchored(run.read_config(), directory_of(run))
 
 
 def _absolute(path: str, place: Path) -> str:

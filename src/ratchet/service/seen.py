@@ -6,6 +6,7 @@ rows that are equal to a question count, as ``datasets/leak_guard.py`` has it.
 What a base model or an endpoint has seen, nobody here knows.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from ratchet.datasets.benchmarks import Benchmark, texts
 from ratchet.datasets.leak_guard import KEY_BYTES, equal_rows
 from ratchet.errors import Conflict, IncompatibleData, NotFound, RatchetError
 from ratchet.evaluation import EvaluationSpec
-from ratchet.readiness.leaks import questions_among
+from ratchet.readiness.leaks import questions_among, same_problems
 from ratchet.run_folder import RunFolder
 from ratchet.service.registry import find_run
 
@@ -63,24 +64,26 @@ def seen(config: RunConfig, spec: EvaluationSpec) -> Seen:
     return Seen(f"{'; '.join(found)}. Take a benchmark of other questions.", tuple(notes))
 
 
-def refuse_shared(config: RunConfig, benchmark_hash: str) -> None:
+def refuse_shared(config: RunConfig, benchmark_hashes: Sequence[str]) -> None:
     """Refuse to train on rows that are to be the questions afterwards.
 
     Args:
         config: The settings of a run, resolved.
-        benchmark_hash: What it is to be judged by.
+        benchmark_hashes: What it is to be judged by.
 
     Raises:
         IncompatibleData: some of its rows are questions, or its rows cannot be used.
         NotFound, Conflict: rows or questions are not here, or were changed.
     """
-    spec = bench_store.read_spec(benchmark_hash)
-    numbers = questions_among(_rows_of(config), _questions(benchmark_hash))
-    if numbers:
-        raise IncompatibleData(
-            f"{_said('the run', numbers, spec.questions, 'would be trained on or chosen by')}, so benchmark "
-            f"{spec.name} would say nothing of it. Take a benchmark of other questions, or other rows."
-        )
+    rows = _rows_of(config)
+    for benchmark_hash in benchmark_hashes:
+        spec = bench_store.read_spec(benchmark_hash)
+        numbers = questions_among(rows, _questions(benchmark_hash))
+        if numbers:
+            raise IncompatibleData(
+                f"{_said('the run', numbers, spec.questions, 'would be trained on or chosen by')}, so benchmark "
+                f"{spec.name} would say nothing of it. Take a benchmark of other questions, or other rows."
+            )
 
 
 def _questions(benchmark_hash: str) -> Benchmark:
@@ -113,7 +116,7 @@ def _known_to(run: RunFolder, benchmark: Benchmark) -> list[int]:
     known = set(equal_rows(keys, texts(benchmark)))
     config = run.read_config()
     if isinstance(config.data, MathPairsData):  # the same problem may be written otherwise; made anew they are the same
-        known.update(questions_among(_rows_of(config), benchmark))
+        known.update(pair.other_number for pair in same_problems(_rows_of(config), [benchmark], []))
     return sorted(known)
 
 
