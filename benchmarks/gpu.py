@@ -34,7 +34,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from workload import LEARNING_RATE, answer_lengths, made_up_groups, reward
 
 from ratchet import worker
-from ratchet.config_text import build
+from ratchet.config.config_text import build
 from ratchet.engine.build import new_engine
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.logprobs import PLAIN
@@ -45,9 +45,9 @@ from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.sampler.transformers_batch import TransformersBatches
 from ratchet.engine.update import update
 from ratchet.files import models_home
-from ratchet.records import Completion, Group
-from ratchet.run_folder import RunFolder
-from ratchet.service import presets
+from ratchet.run.records import Completion, Group
+from ratchet.run.run_folder import RunFolder
+from ratchet.service.runs import demo_presets
 
 SMOLLM2 = "smollm2-135m"
 GGUF = "smollm2.gguf"
@@ -192,7 +192,7 @@ def _gaps(ratchet: Loaded, one: Group) -> Tensor:
 
 def demo(machine: Machine) -> dict[str, Any]:
     """Run the tiny demo through the worker, as ``ratchet demo`` does."""
-    settings = presets.demo_settings()
+    settings = demo_presets.demo_settings()
     changes = {"rl.rounds": str(machine.size.demo_rounds), "device": machine.device.type}
     if machine.size is TOY:
         changes |= {"data.heldout": "4", "rl.prompts_per_round": "2", "rl.validation_prompts": "2"}

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ratchet.config import MathVerifier
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers import make_verifier
 
 CASES = Path(__file__).parents[1] / "tests" / "data" / "cases_math.json"

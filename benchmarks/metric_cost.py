@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 
-from ratchet.sandbox.metric import Metric, MetricLimits
+from ratchet.sandbox.metric_score import Metric, MetricLimits
 from ratchet.sandbox.sandbox_pool import SandboxPool
 
 SOURCE = """

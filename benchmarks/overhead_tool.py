@@ -15,16 +15,16 @@ from typing import Any
 from channel import Channel
 
 from ratchet import worker
-from ratchet.config_text import build
+from ratchet.config.config_text import build
 from ratchet.engine.prepare import prepare
-from ratchet.run_folder import RunFolder
-from ratchet.service import presets
+from ratchet.run.run_folder import RunFolder
+from ratchet.service.runs import demo_presets
 
 
 def main() -> None:
     channel = Channel()
     order = channel.order
-    demo = presets.demo_settings() if order["model"] == "tiny" else presets.real_demo_settings()
+    demo = demo_presets.demo_settings() if order["model"] == "tiny" else demo_presets.real_demo_settings()
     changes = {"data.heldout": 0, "rl.rounds": order["rounds"], **dict(order["changes"])}
     prepared = prepare(build(demo, {name: str(value) for name, value in changes.items()}))
     marks: list[tuple[float, dict[str, Any]]] = []

@@ -8,7 +8,7 @@ import sys
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from ratchet.model_files import locate
+from ratchet.models.model_files import locate
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from ratchet.engine.build import Plan, new_engine
 from ratchet.engine.policy import load_policy
 from ratchet.engine.prepare import Prepared, prepare
 from ratchet.engine.rounds import Engine
-from ratchet.records import Completion, Grade, Group, Prompt, Rollout
+from ratchet.run.records import Completion, Grade, Group, Prompt, Rollout
 
 
 @dataclass(frozen=True)

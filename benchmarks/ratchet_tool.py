@@ -13,7 +13,7 @@ from workload import prompts_digest
 
 from ratchet.datasets import PromptStream
 from ratchet.engine.rounds import StopReason, Task, When, train
-from ratchet.records import Completion, Group, Prompt, Rollout, RoundRecord
+from ratchet.run.records import Completion, Group, Prompt, Rollout, RoundRecord
 
 
 class TokenGrader:

@@ -6,7 +6,7 @@ from workload import made_up_groups
 
 from ratchet.engine.rounds import has_signal
 from ratchet.engine.update import update
-from ratchet.records import Completion, Group
+from ratchet.run.records import Completion, Group
 
 # Made up like the tokens: near what a model gives a token drawn at random. A single step does not read them but to
 # report how far they are from the trainer's.

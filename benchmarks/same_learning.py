@@ -27,7 +27,7 @@ from ratchet.engine.policy import load_policy
 from ratchet.engine.prepare import prepare
 from ratchet.engine.rounds import Task, train
 from ratchet.engine.update import packed_answers
-from ratchet.service.presets import demo_settings
+from ratchet.service.runs.demo_presets import demo_settings
 
 RESULT = Path(__file__).parent / "results" / "same_learning.json"
 BY_TRANSFORMERS = RowForward("packed", "whole")

@@ -25,9 +25,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ratchet.config import MathPairsData
-from ratchet.datasets.math_pairs import solve, unused_problems
+from ratchet.datasets.math_pairs_source import solve, unused_problems
 
-FOLDER = Path(__file__).parent.parent / "src" / "ratchet" / "models" / "tiny"
+FOLDER = Path(__file__).parent.parent / "src" / "ratchet" / "assets" / "tiny"
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"

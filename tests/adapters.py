@@ -10,12 +10,12 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 import ratchet
-from ratchet.adapter_files import ADAPTER_CONFIG, weights_sha256
 from ratchet.files import write_atomically
-from ratchet.model_files import locate
-from ratchet.run_folder import RunFolder
+from ratchet.models.adapter_files import ADAPTER_CONFIG, weights_sha256
+from ratchet.models.model_files import locate
+from ratchet.run.run_folder import RunFolder
 
-TINY = Path(ratchet.__file__).parent / "models" / "tiny"
+TINY = Path(ratchet.__file__).parent / "assets" / "tiny"
 
 
 @contextmanager

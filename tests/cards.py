@@ -1,6 +1,6 @@
 """Verifier report cards made by hand, for those who store, show and confirm them."""
 
-from ratchet.report_card import MadeWith, ProbeResult, Probes, PromptScores, ReportCard, WorthReading
+from ratchet.run.report_card import MadeWith, ProbeResult, Probes, PromptScores, ReportCard, WorthReading
 
 KEY = "0123456789abcdef" * 2
 

@@ -9,21 +9,22 @@ import shutil
 from contextlib import closing
 from zlib import crc32
 
-from ratchet.adapter_files import weights_sha256
 from ratchet.config import LoopSettings
-from ratchet.datasets import bench_store
-from ratchet.evaluation import GivenAnswer, QuestionResult
-from ratchet.evaluation_files import EvaluationFiles
-from ratchet.experiment import ExperimentSettings
+from ratchet.datasets import benchmark_folders
+from ratchet.evaluation.evaluation import GivenAnswer, QuestionResult
+from ratchet.evaluation.evaluation_files import EvaluationFiles
+from ratchet.evaluation.experiment import ExperimentSettings
+from ratchet.evaluation.scoring import scores_of
 from ratchet.files import ratchet_home, write_atomically
-from ratchet.model_files import locate
-from ratchet.outside import close_from_outside
-from ratchet.records import AT_WORK, RoundRecord, Seconds, Validation
-from ratchet.run_folder import RunFolder
-from ratchet.scoring import scores_of
-from ratchet.service import benchmarks, experiments, loops
-from ratchet.service.conduct import Conductor
-from ratchet.service.steps import this_home
+from ratchet.models.adapter_files import weights_sha256
+from ratchet.models.model_files import locate
+from ratchet.run.end_stalled_run import close_from_outside
+from ratchet.run.records import AT_WORK, RoundRecord, Seconds, Validation
+from ratchet.run.run_folder import RunFolder
+from ratchet.service.evaluations import benchmarks
+from ratchet.service.jobs import experiments, loops
+from ratchet.service.jobs.conduct import Conductor
+from ratchet.service.jobs.job_steps import this_home
 from ratchet.store import Database, RunStore
 from ratchet.supervisor.ingest import ingest
 
@@ -178,7 +179,7 @@ class Stage:
         if end != "done":
             _closed(folder, *ENDS[end][:2])
             return
-        _, prompts = bench_store.read(spec.benchmark_hash)
+        _, prompts = benchmark_folders.read(spec.benchmark_hash)
         asked = [prompt for prompt in prompts if spec.only is None or prompt.id in spec.only]
         right = round(self._share(step) * len(asked))
         failed = round(self.ungraded.get(step, 0) * len(asked))

@@ -6,7 +6,7 @@ from math import exp, sqrt
 from pathlib import Path
 
 from ratchet.config import QaVerifier, RlSettings, RunConfig
-from ratchet.records import Learned, RoundRecord, Seconds, Validation
+from ratchet.run.records import Learned, RoundRecord, Seconds, Validation
 
 CASES = json.loads((Path(__file__).parent / "data" / "cases_health.json").read_text(encoding="utf-8"))
 

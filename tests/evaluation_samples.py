@@ -4,8 +4,8 @@ import random
 from math import sqrt
 from statistics import NormalDist
 
-from ratchet.comparison import Comparison, Difference, SideBySide
-from ratchet.evaluation import (
+from ratchet.evaluation.comparison import Comparison, Difference, SideBySide
+from ratchet.evaluation.evaluation import (
     ANSWER_GROUPS,
     BandScore,
     Evaluation,
@@ -15,7 +15,7 @@ from ratchet.evaluation import (
     Score,
     Subject,
 )
-from ratchet.loop import Flattery, LoopReport, LoopView, RoundView, SealedVerdict
+from ratchet.evaluation.loop import Flattery, LoopReport, LoopView, RoundView, SealedVerdict
 
 HOSTILE = (
     "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} {% raw %} [red]x[/red] [/] [link=x]y[/link] "

@@ -4,7 +4,7 @@
 
 A case holds the curves of a run by round, with the noise that its number of answers gives, the diagnoses that must be
 found (``expected``) and those that may be (``may``, where the same curves show more than what they were drawn for).
-The labels say what the shapes were drawn to be; no threshold of ``ratchet/health.py`` is used here.
+The labels say what the shapes were drawn to be; no threshold of ``ratchet/run/health.py`` is used here.
 """
 
 import json

@@ -8,11 +8,11 @@ import json
 from dataclasses import replace
 
 from ratchet import worker
-from ratchet.config_text import build
+from ratchet.config.config_text import build
 from ratchet.engine.sampler import Sampled
-from ratchet.records import Completion
-from ratchet.run_folder import RunFolder
-from ratchet.worker import Watch, rl
+from ratchet.run.records import Completion
+from ratchet.run.run_folder import RunFolder
+from ratchet.worker import Watch, training_job
 
 from .small_runs import adapter_bytes, ended
 
@@ -88,13 +88,13 @@ class ScriptedRun:
         self.kept = {}
         self.events = []
         self.after_round = lambda number: None
-        new_engine = rl.new_engine
+        new_engine = training_job.new_engine
 
         def scripted(prepared, policy, plan, note):
             self.policy = policy
             return replace(new_engine(prepared, policy, plan, note), sampler=self.sampler)
 
-        monkeypatch.setattr(rl, "new_engine", scripted)
+        monkeypatch.setattr(training_job, "new_engine", scripted)
 
     def watch(self, on_progress=lambda phase, done, total: None):
         def on_event(event):

@@ -4,10 +4,10 @@ import subprocess
 import sys
 import time
 
-from ratchet.evaluation_files import EvaluationFiles
-from ratchet.run_folder import RunFolder
-from ratchet.service import benchmarks, evaluations
-from ratchet.service.evaluation_making import Request
+from ratchet.evaluation.evaluation_files import EvaluationFiles
+from ratchet.run.run_folder import RunFolder
+from ratchet.service.evaluations import benchmarks, evaluations
+from ratchet.service.evaluations.evaluation_setup import Request
 
 
 def few(name="few", questions=8, seed=0):

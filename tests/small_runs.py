@@ -3,7 +3,7 @@
 import json
 import re
 
-from ratchet.config_text import build
+from ratchet.config.config_text import build
 
 SMALL = {
     "model": "tiny",
@@ -29,7 +29,7 @@ def small(**changes):
 def trained(path, **changes):
     """Work on a small run with some of its settings replaced, section by section, to its end; return its folder."""
     from ratchet import worker
-    from ratchet.run_folder import RunFolder
+    from ratchet.run.run_folder import RunFolder
 
     folder = RunFolder.create(build({**SMALL, **changes}).resolved(), path)
     worker.run(folder)

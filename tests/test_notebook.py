@@ -9,7 +9,7 @@ import pytest
 import ratchet
 from ratchet import service
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
-from ratchet.run_folder import RunFolder
+from ratchet.run.run_folder import RunFolder
 from ratchet.verifiers import identity
 
 from .small_runs import SMALL, adapter_bytes, ended, records

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from ratchet.cli import ratchet as command
-from ratchet.config_text import build, read_file
-from ratchet.records import Prompt
+from ratchet.config.config_text import build, read_file
+from ratchet.run.records import Prompt
 from ratchet.verifiers import make_verifier
 
 ROOT = Path(__file__).parent.parent

@@ -22,9 +22,9 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 if TYPE_CHECKING:
-    from ratchet.comparison import SideBySide as SideBySide
     from ratchet.config import RunConfig as RunConfig
-    from ratchet.evaluation import Evaluation as Evaluation
+    from ratchet.evaluation.comparison import SideBySide as SideBySide
+    from ratchet.evaluation.evaluation import Evaluation as Evaluation
     from ratchet.notebook import compare as compare
     from ratchet.notebook import confirm_report as confirm_report
     from ratchet.notebook import evaluate as evaluate
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ratchet.notebook import resume as resume
     from ratchet.notebook import train as train
     from ratchet.notebook import trial as trial
-    from ratchet.records import RunResult as RunResult
+    from ratchet.run.records import RunResult as RunResult
 
 __all__ = [
     "Evaluation",
@@ -49,12 +49,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Evaluation": "ratchet.evaluation",
-    "SideBySide": "ratchet.comparison",
+    "Evaluation": "ratchet.evaluation.evaluation",
+    "SideBySide": "ratchet.evaluation.comparison",
     "compare": "ratchet.notebook",
     "evaluate": "ratchet.notebook",
     "RunConfig": "ratchet.config",
-    "RunResult": "ratchet.records",
+    "RunResult": "ratchet.run.records",
     "confirm_report": "ratchet.notebook",
     "inspect": "ratchet.notebook",
     "resume": "ratchet.notebook",

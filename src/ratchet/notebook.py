@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from ratchet import service
-from ratchet.comparison import SideBySide
 from ratchet.config import CompositeVerifier, PythonVerifier, RunConfig, VerifierSettings
-from ratchet.config_text import build, read_file
+from ratchet.config.config_text import build, read_file
 from ratchet.errors import Conflict, InvalidSetting
-from ratchet.evaluation import Evaluation
-from ratchet.records import RoundRecord, RunResult
+from ratchet.evaluation.comparison import SideBySide
+from ratchet.evaluation.evaluation import Evaluation
+from ratchet.run.records import RoundRecord, RunResult
 from ratchet.verifiers import identity, takes_function
 
 OnRound = Callable[[RoundRecord], None]
@@ -122,8 +122,8 @@ def evaluate(
         InvalidSetting: neither of them is given, or both.
         RatchetError: it cannot be evaluated, or what failed it.
     """
-    from ratchet.service.evaluation_making import Request
-    from ratchet.service.evaluations import as_asked, evaluate
+    from ratchet.service.evaluations.evaluation_setup import Request
+    from ratchet.service.evaluations.evaluations import as_asked, evaluate
 
     if (like is None) == (not benchmark):
         raise InvalidSetting("Give a benchmark, or an evaluation to ask alike (like).", "benchmark")
@@ -140,7 +140,7 @@ def compare(*evaluations: Evaluation | str) -> SideBySide:
     Raises:
         Conflict: they did not ask the same questions in the same way.
     """
-    from ratchet.service.comparisons import compare_evaluations
+    from ratchet.service.evaluations.comparisons import compare_evaluations
 
     return compare_evaluations([_place(one) for one in evaluations])[0]
 

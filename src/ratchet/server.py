@@ -13,8 +13,8 @@ from logging.handlers import RotatingFileHandler
 from types import FrameType
 
 from ratchet.errors import InvalidSetting, RatchetError
-from ratchet.service.conduct import Conductor, stop_followed
-from ratchet.service.registry import all_runs, open_store
+from ratchet.service.jobs.conduct import Conductor, stop_followed
+from ratchet.service.runs.registry import all_runs, open_store
 from ratchet.supervisor import Executor, Keeper, KeeperHome, LocalExecutor, Pace, find_slots
 
 log = logging.getLogger(__name__)

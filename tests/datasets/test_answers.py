@@ -4,7 +4,7 @@ import pytest
 
 from ratchet.datasets.encoder import PLAIN_TEMPLATE, own_first
 from ratchet.datasets.tokens import open_encoder
-from ratchet.model_files import find
+from ratchet.models.model_files import find
 
 from .test_tokens import byte_level, folder_of
 

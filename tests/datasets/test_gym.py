@@ -105,7 +105,7 @@ def test_a_task_that_names_no_solution_can_still_be_graded(verifier):
 
 
 def test_rows_of_another_source_are_refused(verifier):
-    from ratchet.records import Prompt
+    from ratchet.run.records import Prompt
 
     assert "was not made by a task" in verifier.check_ground_truth(Prompt(1, (), "7"))
 

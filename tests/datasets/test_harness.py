@@ -5,7 +5,7 @@ import pytest
 from ratchet.config import PromptSettings, WorkedExample
 from ratchet.datasets import Dataset, conversation, worked_examples
 from ratchet.errors import InvalidSetting
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 
 EXAMPLES = tuple(WorkedExample(user=f"q{number}", assistant=f"a{number}") for number in (1, 2, 3))
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ratchet.datasets.canonical import prompt_of
 from ratchet.datasets.importing import ImportSettings, import_data
 from ratchet.datasets.tables import SPLITS
-from ratchet.datasets.versions import read_manifest, read_rows, versions_home
+from ratchet.datasets.version_folders import read_manifest, read_rows, versions_home
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 
 SECRET = "xyzzy"

@@ -10,11 +10,11 @@ import pytest
 from ratchet.config import MathPairsData
 from ratchet.datasets import load, questions
 from ratchet.datasets.importing import ImportSettings, import_data
-from ratchet.datasets.math_pairs import problem_class, solve
+from ratchet.datasets.math_pairs_source import problem_class, solve
 from ratchet.datasets.questions import Questions
 from ratchet.datasets.readers import table
 from ratchet.errors import IncompatibleData, InvalidSetting, NotFound
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 
 GSM8K = Path(__file__).parents[3] / "shared/data/gsm8k"
 needs_gsm8k = pytest.mark.skipif(not GSM8K.is_dir(), reason="the GSM8K rows are not beside this checkout")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ratchet.config import BoxedData
 from ratchet.datasets.splits import split
 from ratchet.errors import IncompatibleData
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 
 DATA = BoxedData(path="x")
 

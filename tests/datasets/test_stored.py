@@ -7,7 +7,7 @@ import pytest
 from ratchet.config import DatasetData
 from ratchet.datasets import load
 from ratchet.datasets.importing import ImportSettings, import_data
-from ratchet.datasets.versions import versions_home
+from ratchet.datasets.version_folders import versions_home
 from ratchet.errors import Conflict, IncompatibleData, NotFound
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ratchet.datasets import PromptStream
 from ratchet.errors import IncompatibleData
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 
 
 def prompts(count):

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from ratchet.datasets.tokens import NotCountable, open_encoder
 from ratchet.engine.chat import Chat
 from ratchet.errors import InvalidSetting, ModelUnavailable
-from ratchet.model_files import find, small_files
+from ratchet.models.model_files import find, small_files
 
 CORPUS = [
     "Work out the value of (3 + 4) * (2 + 6) and show each step.",
@@ -408,7 +408,7 @@ def test_a_hub_model_is_counted_from_the_cache_and_unavailable_without(tmp_path,
 def test_counting_loads_neither_torch_nor_transformers(tmp_path):
     path = folder_of(tmp_path / "model", byte_level(), CHATML)
     code = (
-        "import sys; from ratchet.datasets.tokens import open_encoder; from ratchet.model_files import find\n"
+        "import sys; from ratchet.datasets.tokens import open_encoder; from ratchet.models.model_files import find\n"
         f"print(len(open_encoder(find({str(path)!r}), 'main', {{}}).encode([{USER!r}])))\n"
         "print([name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])"
     )

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.config.endpoint import EndpointSettings
-from ratchet.endpoint import EndpointRequest, extra_sent, failure_of, is_of_endpoint, sampling_sent
+from ratchet.config.endpoint_settings import EndpointSettings
+from ratchet.endpoint import EndpointRequest, extra_sent, sampling_sent
 from ratchet.endpoint.asking import body_of
-from ratchet.endpoint.reading import Reading, read_completion, read_models
+from ratchet.endpoint.response_reading import Reading, read_completion, read_models
 
 from .server import completion
 
@@ -80,11 +80,6 @@ def test_what_is_told_of_the_way_of_asking_is_what_is_sent(request_, extra_body,
     settings = settings_of(extra_body=extra_body)
     assert sampling_sent(settings, request_) == sampling
     assert extra_sent(settings, request_) == extra
-
-
-def test_a_failure_of_the_endpoint_is_told_from_one_of_the_verifier():
-    assert is_of_endpoint(failure_of("time"))
-    assert not is_of_endpoint("time")
 
 
 @pytest.mark.parametrize(

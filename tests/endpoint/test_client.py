@@ -18,10 +18,10 @@ from itertools import pairwise
 
 import pytest
 
-from ratchet.config.endpoint import EndpointSettings
+from ratchet.config.endpoint_settings import EndpointSettings
 from ratchet.endpoint import EndpointClient, EndpointRequest, connection, read_key
-from ratchet.endpoint.faults import Standing, asked_wait
 from ratchet.endpoint.pacing import RateLimit
+from ratchet.endpoint.request_faults import Standing, asked_wait
 from ratchet.errors import InvalidSetting, ModelUnavailable, SamplerFailed
 
 from .server import ANSWER, KEY, PROMPT, Reply, completion, fault
@@ -518,7 +518,7 @@ def test_the_key_is_read_from_its_variable(endpoint, monkeypatch):
 
 def test_nothing_of_the_library_is_loaded_before_a_request():
     code = (
-        "import sys, ratchet.endpoint, ratchet.config.endpoint\n"
+        "import sys, ratchet.endpoint, ratchet.config.endpoint_settings\n"
         "print([name for name in ('openai', 'httpx2', 'anyio') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from ratchet.config.endpoint import EndpointSettings
+from ratchet.config.endpoint_settings import EndpointSettings
 from ratchet.endpoint import probe
 from ratchet.errors import InvalidSetting, ModelUnavailable, SamplerFailed
 

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from ratchet.config import LoraSettings
 from ratchet.engine.chat import Chat
 from ratchet.engine.policy import Policy, with_new_adapter
-from ratchet.model_files import ModelFiles
-from ratchet.records import Completion, Grade, Group, Prompt, Rollout
+from ratchet.models.model_files import ModelFiles
+from ratchet.run.records import Completion, Grade, Group, Prompt, Rollout
 
 PAD, BOS, EOS, TURN, UNKNOWN = range(5)
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<turn>", "<unk>"]

@@ -12,7 +12,7 @@ from ratchet.engine.grading import Grader
 from ratchet.engine.rounds import Engine, Task, train
 from ratchet.engine.sampler import Sampled
 from ratchet.engine.update import Learner, new_optimizer
-from ratchet.records import Completion, EncodedPrompt, Grade, Prompt
+from ratchet.run.records import Completion, EncodedPrompt, Grade, Prompt
 
 from .models import random_ids, tiny_policy
 from .ways import PACKED_WHOLE

@@ -10,7 +10,7 @@ from ratchet.engine.checkpoint import Progress
 from ratchet.engine.logprobs import PLAIN
 from ratchet.engine.update import Learner, new_optimizer, update
 from ratchet.errors import Conflict
-from ratchet.records import Learned, RoundRecord, Seconds, Validation
+from ratchet.run.records import Learned, RoundRecord, Seconds, Validation
 
 from .models import group_of, random_ids, tiny_policy
 

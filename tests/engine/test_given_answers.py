@@ -22,7 +22,7 @@ from ratchet.engine.sft import SftLoss
 from ratchet.engine.tuning import train
 from ratchet.engine.update import Learner, new_optimizer
 from ratchet.errors import Interrupted, NotFinite, OutOfMemory
-from ratchet.records import EncodedPrompt, Prompt, Validation
+from ratchet.run.records import EncodedPrompt, Prompt, Validation
 from ratchet.verifiers.absent import NoVerifier
 
 from .models import EOS, random_ids, tiny_policy

@@ -16,7 +16,7 @@ from ratchet.engine.grading import (
 )
 from ratchet.engine.sampler import Sampled
 from ratchet.errors import Interrupted, VerifierFailing
-from ratchet.records import Completion, Grade, Group, Rollout
+from ratchet.run.records import Completion, Grade, Group, Rollout
 
 from .scripted import WordVerifier, completion, prompt
 

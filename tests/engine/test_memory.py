@@ -18,7 +18,7 @@ from ratchet.engine.memory import (
     update_room,
 )
 from ratchet.errors import OutOfMemory
-from ratchet.footprint import Budgets, Load, Shape, activation_bytes, adapter_bytes, cache_bytes, row_bytes
+from ratchet.models.footprint import Budgets, Load, Shape, activation_bytes, adapter_bytes, cache_bytes, row_bytes
 
 from .models import tiny_model, tiny_policy
 

@@ -11,7 +11,6 @@ import transformers
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from ratchet import model_files
 from ratchet.config import LoraSettings, RunConfig
 from ratchet.engine import policy as policy_module
 from ratchet.engine.policy import (
@@ -21,7 +20,8 @@ from ratchet.engine.policy import (
     refuse_mixture_of_experts,
 )
 from ratchet.errors import InvalidSetting, ModelUnavailable, OutOfMemory
-from ratchet.model_files import locate, model_config
+from ratchet.models import model_files
+from ratchet.models.model_files import locate, model_config
 
 from .models import ARCHITECTURES, EOS, TURN, character_tokenizer, random_ids, tiny_model, tiny_policy
 

@@ -9,7 +9,7 @@ import pytest
 
 import ratchet
 from ratchet.config import RunConfig
-from ratchet.config_text import build
+from ratchet.config.config_text import build
 from ratchet.engine.prepare import data_hash, prepare
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 from ratchet.readiness import advice_on_rate, highest_reward
@@ -182,7 +182,7 @@ QA = {"kind": "qa"}
 )
 def test_reading_after_the_reasoning_is_proposed_where_the_template_reasons(settings, proposed, tmp_path):
     model = tmp_path / "model"
-    shutil.copytree(Path(ratchet.__file__).parent / "models" / "tiny", model)
+    shutil.copytree(Path(ratchet.__file__).parent / "assets" / "tiny", model)
     template = model / "chat_template.jinja"
     thinking = "{% if enable_thinking is false %}<think></think>{% else %}<think>{% endif %}"
     template.write_text(template.read_text() + thinking)

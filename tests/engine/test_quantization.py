@@ -15,7 +15,7 @@ from peft.tuners.lora.layer import LoraLayer
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from ratchet.config import RlSettings, RunConfig
-from ratchet.config_text import build
+from ratchet.config.config_text import build
 from ratchet.engine import quantization, third_party
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.logprobs import PLAIN, RowForward, answer_logprobs, chosen_forward
@@ -27,7 +27,7 @@ from ratchet.engine.recompute import recompute_layers
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.errors import InvalidSetting
-from ratchet.readiness.machine import refuse_impossible_quantization
+from ratchet.readiness.device_checks import refuse_impossible_quantization
 
 KINDS = ["8bit", "4bit"]
 LAYERS = {"8bit": Linear8bitLt, "4bit": Linear4bit}

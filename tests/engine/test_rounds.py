@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ratchet.config import LimitSettings, RewardSettings
-from ratchet.endings import target_reached
 from ratchet.engine.rounds import _signal_ending
 from ratchet.errors import DiskFull, Interrupted, NoLearningSignal, NotFinite, OutOfMemory, VerifierFailing
+from ratchet.run.endings import target_reached
 
 from .scripted import Rounds
 

@@ -8,9 +8,9 @@ import torch
 from ratchet.config import SamplerSettings
 from ratchet.engine.sampler.choice import choose
 from ratchet.errors import InvalidSetting
-from ratchet.model_files import ModelFiles
-from ratchet.readiness import machine
-from ratchet.readiness.machine import refuse_absent_sampler
+from ratchet.models.model_files import ModelFiles
+from ratchet.readiness import device_checks
+from ratchet.readiness.device_checks import refuse_absent_sampler
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
 FOLDER = ModelFiles("m", "/models/m", None, "sha256:0")
@@ -31,8 +31,8 @@ def installed(tmp_path, monkeypatch):
 def absent(monkeypatch):
     """No package of that name, also where there is one."""
     monkeypatch.setitem(sys.modules, "vllm", None)
-    find_spec = machine.find_spec
-    monkeypatch.setattr(machine, "find_spec", lambda name: None if name == "vllm" else find_spec(name))
+    find_spec = device_checks.find_spec
+    monkeypatch.setattr(device_checks, "find_spec", lambda name: None if name == "vllm" else find_spec(name))
 
 
 @pytest.fixture

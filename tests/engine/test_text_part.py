@@ -8,10 +8,10 @@ import torch
 import transformers
 from transformers import CLIPVisionConfig, Gemma3Config, LlamaConfig, LlavaConfig, Qwen2_5_VLConfig
 
-from ratchet.config_text import build
+from ratchet.config.config_text import build
 from ratchet.engine.policy import load_chat, load_policy
 from ratchet.errors import ModelUnavailable
-from ratchet.model_files import find, towers_in
+from ratchet.models.model_files import find, towers_in
 
 VOCABULARY = 704
 TEXT = {

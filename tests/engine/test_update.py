@@ -17,7 +17,7 @@ from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.update import Learner, new_optimizer, packed_answers, update
 from ratchet.errors import Interrupted, NotFinite, OutOfMemory
-from ratchet.records import Grade, Group, Prompt, Rollout
+from ratchet.run.records import Grade, Group, Prompt, Rollout
 
 from .models import EOS, group_of, random_ids, tiny_policy
 from .ways import DECODER, PACKED, PLAIN, WAYS

@@ -9,8 +9,8 @@ from ratchet.config import RewardSettings
 from ratchet.engine.grading import Grader, grade_while_sampling, watch_failure_counts, watch_mean
 from ratchet.engine.sampler import Sampled
 from ratchet.errors import SandboxUnavailable
-from ratchet.records import Completion, Grade, Group, Rollout
-from ratchet.round_lines import rollout_row
+from ratchet.run.records import Completion, Grade, Group, Rollout
+from ratchet.run.round_lines import rollout_row
 
 from .scripted import Rounds, WordVerifier, completion, prompt
 

@@ -9,16 +9,16 @@ import pytest
 
 import ratchet
 from ratchet.config import PromptSettings
-from ratchet.config_text import build
-from ratchet.datasets.benchmarks import Benchmark
+from ratchet.config.config_text import build
 from ratchet.datasets.harness import offered_tools
+from ratchet.datasets.reference_sets import Benchmark
 from ratchet.datasets.tokens import open_encoder
 from ratchet.engine.prepare import prepare
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, ModelUnavailable, NotReady
-from ratchet.model_files import find
+from ratchet.models.model_files import find
 from ratchet.readiness import check, open_rows
-from ratchet.readiness.faults import Faults, raise_all
-from ratchet.records import Prompt
+from ratchet.readiness.fault_list import Faults, raise_all
+from ratchet.run.records import Prompt
 
 POISON = "zyzzyva"
 
@@ -160,7 +160,7 @@ def test_images_and_conversations_without_a_last_user_turn_are_refused_by_number
 
 def model_folder(tmp_path, name="model", **config):
     """Lay the tiny model's small files with another config.json into a folder."""
-    from ratchet.model_files import find
+    from ratchet.models.model_files import find
 
     path = tmp_path / name
     path.mkdir()
@@ -267,7 +267,7 @@ def test_prompts_that_name_none_of_their_tools_are_told(parts, tmp_path, report_
 
 
 def test_a_template_that_tells_of_tools_is_given_each_rows_own(tmp_path, report_of):
-    shipped = Path(ratchet.__file__).parent / "models" / "tiny"
+    shipped = Path(ratchet.__file__).parent / "assets" / "tiny"
     model = shutil.copytree(shipped, tmp_path / "model")
     settings = json.loads((model / "tokenizer_config.json").read_text())
     template = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{{ messages[-1].content }}"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.sandbox.metric import MetricLimits
 from ratchet.sandbox.metric_pool import MetricPool
+from ratchet.sandbox.metric_score import MetricLimits
 from ratchet.sandbox.probe import probe
 from ratchet.sandbox.tools import system_python
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from ratchet import worker
-from ratchet.config_text import build
+from ratchet.config.config_text import build
 from ratchet.engine.prepare import prepare
 from ratchet.errors import MetricRefused, SandboxUnavailable
-from ratchet.run_folder import RunFolder
+from ratchet.run.run_folder import RunFolder
 from ratchet.sandbox import sandbox_pool
 from ratchet.service import Consent
-from ratchet.service.runs import create_and_train as create_and_train_confirmed
+from ratchet.service.runs.runs import create_and_train as create_and_train_confirmed
 
 LAST_NUMBER = """
 import re

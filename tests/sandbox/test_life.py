@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ratchet.sandbox.launcher import Contents, Sandbox, python_command
-from ratchet.sandbox.metric import Score
+from ratchet.sandbox.metric_score import Score
 
 from .processes import is_of_another_test
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ratchet.errors import MetricRefused
-from ratchet.sandbox.metric import Score
+from ratchet.sandbox.metric_score import Score
 
 from .conftest import cases
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from ratchet.config import RunConfig
 from ratchet.store import AdapterStore, Database, RunStore
-from ratchet.store.adapters import NewAdapter, enter
+from ratchet.store.adapter_rows import NewAdapter, enter
 from ratchet.store.models import (
     Adapter,
     Benchmark,

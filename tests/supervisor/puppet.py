@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from ratchet.processes import Process
-from ratchet.records import RoundRecord, Seconds, Validation
-from ratchet.run_folder import RunFolder
+from ratchet.run.processes import Process
+from ratchet.run.records import RoundRecord, Seconds, Validation
+from ratchet.run.run_folder import RunFolder
 
 
 def record(number):

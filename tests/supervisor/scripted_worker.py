@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 
 from ratchet.config import RunConfig
-from ratchet.records import Completion
+from ratchet.run.records import Completion
 from ratchet.supervisor.executors import directory_of, open_log
 
 ROWS, VALIDATION_ROWS, ROUNDS = 8, 8, 4
@@ -81,7 +81,7 @@ def load():
 
 def script_the_engine():
     """Put the scripted policy and sampler in place of the real ones, in a process that is a worker and nothing else."""
-    from ratchet.worker import rl
+    from ratchet.worker import training_job as rl
     from tests.engine.models import tiny_policy
 
     real_engine = rl.new_engine

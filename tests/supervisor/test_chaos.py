@@ -18,10 +18,10 @@ import pytest
 from safetensors import safe_open
 
 import ratchet
-from ratchet.processes import Process
-from ratchet.records import AT_WORK
-from ratchet.run_folder import RunFolder
-from ratchet.service.registry import register
+from ratchet.run.processes import Process
+from ratchet.run.records import AT_WORK
+from ratchet.run.run_folder import RunFolder
+from ratchet.service.runs.registry import register
 from ratchet.store import Database, RunStore
 from tests.small_runs import adapter_bytes, rollouts, small
 from tests.supervisor.scripted_worker import scripted_config

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from ratchet import run_lock
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict
-from ratchet.log_files import rotate
-from ratchet.processes import Process
-from ratchet.run_folder import RunFolder
+from ratchet.run import run_lock
+from ratchet.run.log_files import rotate
+from ratchet.run.processes import Process
+from ratchet.run.run_folder import RunFolder
 from ratchet.supervisor import KeeperHome, Slot, find_slots
 from ratchet.supervisor.deaths import MemoryKills, death
 from ratchet.supervisor.executors import directory_of
@@ -120,7 +120,7 @@ def test_a_long_log_is_put_aside_and_whoever_writes_it_goes_on_at_its_new_end(tm
 
 
 def test_the_log_of_a_run_stays_short(tmp_path, monkeypatch):
-    monkeypatch.setattr("ratchet.run_folder.rotate", lambda path: rotate(path, max_bytes=200, kept=2))
+    monkeypatch.setattr("ratchet.run.run_folder.rotate", lambda path: rotate(path, max_bytes=200, kept=2))
     folder = RunFolder.create(RunConfig(), tmp_path / "run")
     for number in range(100):
         folder.log(f"round={number}")

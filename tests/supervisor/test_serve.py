@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from ratchet.processes import Process
-from ratchet.run_folder import RunFolder
+from ratchet.run.processes import Process
+from ratchet.run.run_folder import RunFolder
 from tests.small_runs import flags
 
 

@@ -20,7 +20,7 @@ from ratchet.config import (
     ToolCallVerifier,
     VerifierSettings,
 )
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 from ratchet.verifiers import METRICS, make_verifier
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 2}, "b": {"pattern": "^(x+)+$"}}}

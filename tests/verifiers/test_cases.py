@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from ratchet.config import VerifierSettings
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 from ratchet.verifiers import compile_pattern, earns_format, make_verifier
 
 DATA = Path(__file__).parents[1] / "data"

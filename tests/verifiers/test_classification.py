@@ -3,7 +3,7 @@
 import pytest
 
 from ratchet.config import ClassificationVerifier
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 from ratchet.verifiers import make_verifier
 
 LABELS = ("positive", "Negative ", "Straße", "not sure")

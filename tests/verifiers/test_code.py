@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from ratchet.config import CodeVerifier, RunConfig
 from ratchet.errors import SandboxUnavailable
 from ratchet.files import ratchet_home
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.sandbox import code_run, probe
 from ratchet.verifiers import make_verifier
 from ratchet.verifiers.code import Program, find_program

@@ -14,7 +14,7 @@ from ratchet.config import (
     QaVerifier,
 )
 from ratchet.errors import InvalidSetting
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers import make_verifier, takes_function
 from ratchet.verifiers.composite import Composite, Part
 

@@ -3,10 +3,10 @@
 import pytest
 
 from ratchet.config import CustomVerifier, RunConfig
-from ratchet.config_text import build
+from ratchet.config.config_text import build
 from ratchet.errors import IncompatibleData, InvalidSetting, MetricRefused
-from ratchet.records import Grade, Prompt
-from ratchet.service.grading import grade_rows
+from ratchet.run.records import Grade, Prompt
+from ratchet.service.verification.grade_rows import grade_rows
 from ratchet.verifiers import Tried, make_verifier
 
 EQUAL = "def score(answer, reference):\n    return 1.0 if answer == reference else 0.0\n"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from ratchet.config import CodeVerifier
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 from ratchet.verifiers import compile_pattern, earns_format, make_verifier
 
 from .test_cases import OF_WHOLE_TEXTS, answer_of, prompt_of, rows, verifier_of  # noqa: F401 - a fixture

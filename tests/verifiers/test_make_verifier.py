@@ -8,7 +8,7 @@ import pytest
 import ratchet.verifiers
 from ratchet.config import FinalNumberVerifier, MathPairsVerifier, MathVerifier, PythonVerifier
 from ratchet.errors import InvalidSetting
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 from ratchet.verifiers import make_verifier
 
 PROMPT = Prompt(id=1, messages=({"role": "user", "content": "?"},), ground_truth="7")

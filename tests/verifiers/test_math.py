@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratchet.config import MathVerifier
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers import make_verifier
 
 RIGHT, WRONG = Grade(1.0, "graded"), Grade(0.0, "graded")

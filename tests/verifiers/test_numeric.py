@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.config import NumericVerifier
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 from ratchet.verifiers import make_verifier
 from ratchet.verifiers.numeric import read_number
 

@@ -23,7 +23,7 @@ from ratchet.config import (
     StructuredJsonVerifier,
     ToolCallVerifier,
 )
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers import make_verifier
 from ratchet.verifiers.probe_answers import WRITERS, correctness_part, known_answers
 from ratchet.verifiers.probes import MOST_PROMPTS, WHAT, probes_of, run_probes

@@ -11,7 +11,7 @@ import pytest
 
 from ratchet.config import PythonVerifier
 from ratchet.errors import InvalidSetting
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers import identity, make_verifier
 
 PROMPT = Prompt(id=3, messages=({"role": "user", "content": "?"},), ground_truth="7", extras={"limit": 2})

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratchet.config import QaVerifier
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 from ratchet.verifiers import make_verifier
 from ratchet.verifiers.qa import normalized, token_f1
 

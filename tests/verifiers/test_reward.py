@@ -4,7 +4,7 @@ import pytest
 
 from ratchet.config import RewardSettings
 from ratchet.errors import InvalidSetting
-from ratchet.records import Grade
+from ratchet.run.records import Grade
 from ratchet.verifiers import Shaping, length_factor
 
 FORMED, BARE = "<think>a</think><answer>b</answer>", "b"

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from ratchet.config import StructuredJsonVerifier
 from ratchet.errors import InvalidSetting
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 from ratchet.verifiers import make_verifier
 
 TRUTH = {"name": "Ada", "born": 1815, "tags": ["x", "y"], "ok": True}

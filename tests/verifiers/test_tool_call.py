@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ratchet.config import ToolCallVerifier
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 from ratchet.verifiers import make_verifier
 from ratchet.verifiers.tool_calls import BadTools, NotCalls, read_calls, read_tools
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from ratchet.engine.sampler.vllm import VllmSampler
-from ratchet.model_files import ModelFiles
+from ratchet.models.model_files import ModelFiles
 
 from ..engine.models import tiny_model, tiny_policy
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.adapter_files import ADAPTER_WEIGHTS
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.sampler import vllm as sampler_module
 from ratchet.engine.sampler.vllm import write_adapter
 from ratchet.errors import SamplerFailed
+from ratchet.models.adapter_files import ADAPTER_WEIGHTS
 
 from .test_vllm_sampler import END_IDS, PLAIN, requests_of, sampled
 

@@ -5,7 +5,7 @@ import pytest
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.update import update
-from ratchet.records import Grade, Group, Prompt, Rollout
+from ratchet.run.records import Grade, Group, Prompt, Rollout
 
 from ..engine.models import random_ids
 from ..engine.test_update import ENDS, learner_of, longer_is_better, nothing

@@ -7,11 +7,11 @@ import time
 import pytest
 
 from ratchet import worker
-from ratchet.adapter_files import ADAPTER_WEIGHTS
 from ratchet.engine.sampler import vllm as sampler_module
 from ratchet.engine.sampler.vllm import write_adapter
 from ratchet.errors import SamplerFailed
-from ratchet.run_folder import RunFolder
+from ratchet.models.adapter_files import ADAPTER_WEIGHTS
+from ratchet.run.run_folder import RunFolder
 
 from ..small_runs import adapter_bytes, ended, flags, records, rollouts, small
 

@@ -7,7 +7,7 @@ from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.sampler.vllm import VllmSampler
 from ratchet.errors import Interrupted
-from ratchet.model_files import ModelFiles
+from ratchet.models.model_files import ModelFiles
 
 from ..engine.models import EOS, TURN, random_ids, tiny_policy
 from .conftest import LONGEST, SHAPE

@@ -11,12 +11,12 @@ import click
 
 from ratchet.cli.flags import given
 from ratchet.cli.interrupts import interruptible
-from ratchet.cli.train import json_option, override_option, queue_option, settings_of
+from ratchet.cli.train_commands import json_option, override_option, queue_option, settings_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ratchet.service.sources import Source
+    from ratchet.service.jobs.job_settings import Source
 
 _POLL_SECONDS = 1.0
 
@@ -46,15 +46,15 @@ def read_source(source: str | None, parameters: Mapping[str, Any], console: "Con
     Raises:
         UsageError: nothing is named.
     """
-    from ratchet.cli.inspect import asking
+    from ratchet.cli.inspect_commands import asking
     from ratchet.cli.live import Live
-    from ratchet.service import sources
+    from ratchet.service.jobs import job_settings
 
     is_file = source is not None and Path(source).is_file()
     with Live(console, None) as live:
         ask = asking(live, inspected=parameters["inspected"], override=parameters["override_report"], as_json=as_json)
         if source is not None and not is_file:
-            return sources.source_of_run(
+            return job_settings.source_of_run(
                 source,
                 given(parameters),
                 from_adapter=parameters["from_adapter"],
@@ -64,7 +64,7 @@ def read_source(source: str | None, parameters: Mapping[str, Any], console: "Con
         if parameters["from_adapter"]:
             raise click.UsageError("--from-adapter goes with a run. In settings it is start_from.")
         settings = settings_of(Path(source) if source else None, parameters)
-        return sources.source_of_settings(settings, ask, live.watch.on_progress)
+        return job_settings.source_of_settings(settings, ask, live.watch.on_progress)
 
 
 def tell_without_keeper(resume: str) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ratchet.comparison import Comparison, Difference, SideBySide, Verdict
-from ratchet.evaluation import AnswerGroup, Evaluation, GivenAnswer, QuestionResult, Score
-from ratchet.service import evaluation_words as words
-from ratchet.shown import counted, shortened, shown_seconds, visible
+from ratchet.evaluation.comparison import Comparison, Difference, SideBySide, Verdict
+from ratchet.evaluation.evaluation import AnswerGroup, Evaluation, GivenAnswer, QuestionResult, Score
+from ratchet.run.display import counted, shortened, shown_seconds, visible
+from ratchet.service.reports import evaluation_words as words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ratchet.config_text import keys, short_keys
+from ratchet.config.config_text import keys, short_keys
 
 _DOT = "__"
 

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from ratchet.records import OUTCOMES, RoundRecord
-from ratchet.report_card import PARSE_FAILURE_WARNING
-from ratchet.round_lines import scored
+from ratchet.run.display import counted
+from ratchet.run.records import OUTCOMES, RoundRecord
+from ratchet.run.report_card import PARSE_FAILURE_WARNING
+from ratchet.run.round_lines import scored
 from ratchet.service import Launch
-from ratchet.shown import counted
 
 if TYPE_CHECKING:
     from ratchet.worker import Watch

@@ -18,9 +18,12 @@ from ratchet.config.data import (
     MathPairsData,
     ReasoningGymData,
 )
-from ratchet.config.endpoint import EndpointSettings
-from ratchet.config.loop import LoopSettings
-from ratchet.config.machine import (
+from ratchet.config.endpoint_settings import EndpointSettings
+from ratchet.config.loop_settings import LoopSettings
+from ratchet.config.objectives import DpoSettings, Objective, SftSettings
+from ratchet.config.presets import PRESETS
+from ratchet.config.prompt import PromptSettings, WorkedExample
+from ratchet.config.resources import (
     KeepSettings,
     LimitSettings,
     LoraSettings,
@@ -28,14 +31,11 @@ from ratchet.config.machine import (
     Quantization,
     SamplerSettings,
 )
-from ratchet.config.objectives import DpoSettings, Objective, SftSettings
-from ratchet.config.presets import PRESETS
-from ratchet.config.prompt import PromptSettings, WorkedExample
-from ratchet.config.reward import FormatKind, RewardSettings
 from ratchet.config.rl import CLIP_DEFAULTS, Loss, RlSettings
 from ratchet.config.run import RunConfig, Tracker
-from ratchet.config.start import StartSettings
-from ratchet.config.verifier import (
+from ratchet.config.shaping import FormatKind, RewardSettings
+from ratchet.config.start_from import StartSettings
+from ratchet.config.verifier_kinds import (
     ClassificationVerifier,
     CodeVerifier,
     CompositePart,

@@ -6,7 +6,10 @@ from pydantic import Field, model_validator
 
 from ratchet.config.base import Settings, setting
 from ratchet.config.data import Data, MathPairsData
-from ratchet.config.machine import (
+from ratchet.config.objectives import RATE_DEFAULTS, DpoSettings, Objective, SftSettings
+from ratchet.config.presets import PRESETS, PresetName, laid_under
+from ratchet.config.prompt import PromptSettings
+from ratchet.config.resources import (
     KeepSettings,
     LimitSettings,
     LoraSettings,
@@ -14,13 +17,10 @@ from ratchet.config.machine import (
     Quantization,
     SamplerSettings,
 )
-from ratchet.config.objectives import RATE_DEFAULTS, DpoSettings, Objective, SftSettings
-from ratchet.config.presets import PRESETS, PresetName, laid_under
-from ratchet.config.prompt import PromptSettings
-from ratchet.config.reward import FormatKind, RewardSettings
 from ratchet.config.rl import CLIP_DEFAULTS, Loss, RlSettings
-from ratchet.config.start import StartSettings
-from ratchet.config.verifier import (
+from ratchet.config.shaping import FormatKind, RewardSettings
+from ratchet.config.start_from import StartSettings
+from ratchet.config.verifier_kinds import (
     CompositeVerifier,
     FinalNumberVerifier,
     MathPairsVerifier,

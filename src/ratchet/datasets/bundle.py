@@ -24,12 +24,12 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, ValidationError
 
-from ratchet.benchmark import Harness
 from ratchet.config import RewardSettings, Settings, VerifierSettings, WorkedExample
-from ratchet.config_text import build, read_file
+from ratchet.config.config_text import build, read_file
 from ratchet.datasets.questions import Questions, absolute, of_table
 from ratchet.datasets.readers import SUFFIXES, table
 from ratchet.errors import IncompatibleData, InvalidSetting
+from ratchet.evaluation.benchmark import Harness
 from ratchet.files import FULL_DISK, disk_full_as_error, expanded
 
 FILE = "benchmark.yaml"

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from ratchet.datasets import columns
+from ratchet.datasets import row_columns as columns
 from ratchet.datasets.readers import BadRow
 from ratchet.errors import IncompatibleData, InvalidSetting
-from ratchet.records import Message, Prompt
+from ratchet.run.records import Message, Prompt
 
 Format = Literal["prompt", "messages", "preference"]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ratchet.config import WorkedExample
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 
 
 @dataclass(frozen=True)

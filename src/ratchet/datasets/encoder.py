@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ratchet.errors import InvalidSetting
-from ratchet.records import Message
+from ratchet.run.records import Message
 
 # For models that bring no chat template. Nothing but the text itself marks the turns, so any tokenizer can read it.
 PLAIN_TEMPLATE = (

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ratchet.config import FormatKind, Gsm8kData, WorkedExample
-from ratchet.datasets import columns
+from ratchet.datasets import row_columns
 from ratchet.datasets.answer_form import in_form, tags_request
 from ratchet.datasets.dataset import Dataset
 from ratchet.datasets.readers import BadRow
 from ratchet.datasets.splits import read_splits
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 
 _MARK = "####"
 _CALCULATOR = re.compile(r"<<[^<>\n]*>>")
@@ -113,7 +113,7 @@ def prompt(number: int, row: Mapping[str, Any], format_kind: FormatKind) -> Prom
     Raises:
         BadRow: it cannot be used.
     """
-    question, answer = columns.text(row, "question"), columns.text(row, "answer")
+    question, answer = row_columns.text(row, "question"), row_columns.text(row, "answer")
     steps, mark, final = answer.rpartition(_MARK)
     if not mark:
         raise BadRow(f"the column answer has no {_MARK}")
@@ -127,6 +127,6 @@ def prompt(number: int, row: Mapping[str, Any], format_kind: FormatKind) -> Prom
         id=number,
         messages=({"role": "user", "content": question},),
         ground_truth=truth,
-        extras=columns.extras(row),
+        extras=row_columns.extras(row),
         demonstration=in_form(steps, truth, format_kind),
     )

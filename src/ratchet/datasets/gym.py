@@ -13,7 +13,7 @@ from ratchet.datasets.answer_form import tags_request
 from ratchet.datasets.dataset import Dataset
 from ratchet.datasets.splits import without_leaks, without_repeats
 from ratchet.errors import IncompatibleData, InvalidSetting
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 
 EXTRA = "reasoning_gym"  # the key of a prompt's extras under which its verifier finds task and entry
 # Validation problems are made from seeds this far on; more than the most problems that can be asked for.

@@ -10,7 +10,7 @@ from typing import Any
 from ratchet.config import PromptSettings, WorkedExample
 from ratchet.datasets.dataset import Dataset
 from ratchet.errors import InvalidSetting
-from ratchet.records import Message, Prompt
+from ratchet.run.records import Message, Prompt
 
 
 def conversation(prompt: Prompt, *, system_prompt: str, examples: Sequence[WorkedExample]) -> tuple[Message, ...]:

@@ -19,7 +19,7 @@ from ratchet.datasets.readers import Table
 from ratchet.datasets.rows import converted
 from ratchet.datasets.splits import Repeats, set_aside
 from ratchet.datasets.tables import SPLITS, Tables, Wanted, hub_commit, is_hub_id, open_tables
-from ratchet.datasets.versions import Lengths, Manifest, SplitRecord, keep, split_file, staging, usability
+from ratchet.datasets.version_folders import Lengths, Manifest, SplitRecord, keep, split_file, staging, usability
 from ratchet.errors import IncompatibleData
 
 # (what is done, how much of it, of how much): bytes or rows.

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ratchet.config import BoxedData, DeepMathData, FormatKind
-from ratchet.datasets import columns
+from ratchet.datasets import row_columns
 from ratchet.datasets.answer_form import tags_request
 from ratchet.datasets.dataset import Dataset
 from ratchet.datasets.splits import read_splits
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 
 _GROUND_TRUTH_COLUMN = {"boxed": "ground_truth", "deepmath": "solution"}
 
@@ -27,9 +27,9 @@ def load(data: BoxedData | DeepMathData, *, validation_prompts: int, format_kind
     def prompt(number: int, row: Mapping[str, Any]) -> Prompt:
         return Prompt(
             id=number,
-            messages=columns.messages(row, "prompt"),
-            ground_truth=columns.ground_truth(row, column),
-            extras=columns.extras(row),
+            messages=row_columns.messages(row, "prompt"),
+            ground_truth=row_columns.ground_truth(row, column),
+            extras=row_columns.extras(row),
         )
 
     splits = read_splits(data, validation_prompts, prompt)

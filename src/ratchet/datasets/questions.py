@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ratchet.benchmark import DifficultyKind
 from ratchet.config import MathPairsData
-from ratchet.datasets import columns, gsm8k, math_pairs
+from ratchet.datasets import gsm8k, math_pairs_source, row_columns
 from ratchet.datasets.canonical import Layout, canonical, layout_of, line_of, prompt_of
 from ratchet.datasets.readers import Table
 from ratchet.datasets.rows import converted
 from ratchet.datasets.tables import Wanted, hub_commit, is_hub_id, open_tables
-from ratchet.datasets.versions import read_manifest, read_rows
+from ratchet.datasets.version_folders import read_manifest, read_rows
 from ratchet.errors import IncompatibleData, InvalidSetting
-from ratchet.records import Prompt
+from ratchet.evaluation.benchmark import DifficultyKind
+from ratchet.run.records import Prompt
 
 GSM8K, MATH_500 = "openai/gsm8k", "HuggingFaceH4/MATH-500"
 _LEVEL = re.compile(r"(?:Level )?([0-9]+)")  # MATH itself has "Level 5", MATH-500 has 5
@@ -70,7 +70,7 @@ def of_math_pairs(data: MathPairsData) -> Questions:
     """
     if data.heldout < 1:
         raise InvalidSetting("Held-out prompts is 0, which leaves no questions. Choose 1 or more.", "data.heldout")
-    heldout = math_pairs.load(data, validation_prompts=1, format_kind="off").heldout
+    heldout = math_pairs_source.load(data, validation_prompts=1, format_kind="off").heldout
     return Questions.of((replace(prompt, demonstration=None) for prompt in heldout), math_pairs_origin(data))
 
 
@@ -123,7 +123,7 @@ def stored_row(number: int, prompt: Prompt) -> dict[str, Any]:
         "row": number,
         "prompt": list(prompt.messages),
         "ground_truth": prompt.ground_truth,
-        **columns.extras(prompt.extras),
+        **row_columns.extras(prompt.extras),
     }
 
 
@@ -151,9 +151,9 @@ def _math_prompt(number: int, row: Mapping[str, Any]) -> Prompt:
     own = {"id": row.get("unique_id"), "difficulty": found[1] if found else level}
     return Prompt(
         id=number,
-        messages=({"role": "user", "content": columns.text(row, "problem")},),
-        ground_truth=columns.ground_truth(row, "answer"),
-        extras=columns.extras(own),
+        messages=({"role": "user", "content": row_columns.text(row, "problem")},),
+        ground_truth=row_columns.ground_truth(row, "answer"),
+        extras=row_columns.extras(own),
     )
 
 

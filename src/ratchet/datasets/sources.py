@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from ratchet.config import Data, FormatKind
-from ratchet.datasets import gsm8k, gym, math_pairs, math_rows, stored
+from ratchet.datasets import gsm8k, gym, math_pairs_source, math_rows, stored
 from ratchet.datasets.dataset import Dataset
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
-    "math_pairs": math_pairs.load,
+    "math_pairs": math_pairs_source.load,
     "gsm8k": gsm8k.load,
     "boxed": math_rows.load,
     "deepmath": math_rows.load,

@@ -14,7 +14,7 @@ from ratchet.config import BoxedData, DatasetData, DeepMathData, Gsm8kData
 from ratchet.datasets.rows import converted
 from ratchet.datasets.tables import Wanted, open_tables
 from ratchet.errors import IncompatibleData
-from ratchet.records import Message, Prompt
+from ratchet.run.records import Message, Prompt
 
 PathData = Gsm8kData | BoxedData | DeepMathData
 RowsData = PathData | DatasetData

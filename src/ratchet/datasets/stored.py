@@ -9,7 +9,7 @@ from ratchet.datasets.answer_form import form_request
 from ratchet.datasets.canonical import prompt_of
 from ratchet.datasets.dataset import Dataset
 from ratchet.datasets.splits import split
-from ratchet.datasets.versions import read_manifest, read_rows, usability
+from ratchet.datasets.version_folders import read_manifest, read_rows, usability
 from ratchet.errors import IncompatibleData
 
 

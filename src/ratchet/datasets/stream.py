@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ratchet.errors import IncompatibleData
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 
 
 class PromptStream:

@@ -19,8 +19,8 @@ from tokenizers import AddedToken, Tokenizer
 from ratchet.datasets.chat_template import ChatTemplate
 from ratchet.datasets.encoder import PLAIN_TEMPLATE, PromptEncoder, own_first
 from ratchet.errors import ModelUnavailable
-from ratchet.model_files import Place, small_files
-from ratchet.records import Message
+from ratchet.models.model_files import Place, small_files
+from ratchet.run.records import Message
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _NO_LIMIT = 1 << 30

@@ -9,13 +9,10 @@ from ratchet.endpoint.asking import (
     EndpointFailure,
     EndpointRequest,
     extra_sent,
-    failure_of,
-    is_of_endpoint,
     sampling_sent,
 )
 from ratchet.endpoint.client import EndpointClient
 from ratchet.endpoint.connection import read_key
-from ratchet.endpoint.cost import cost_of, cost_of_questions
 from ratchet.endpoint.probing import probe
 
 __all__ = [
@@ -24,11 +21,7 @@ __all__ = [
     "EndpointClient",
     "EndpointFailure",
     "EndpointRequest",
-    "cost_of",
-    "cost_of_questions",
     "extra_sent",
-    "failure_of",
-    "is_of_endpoint",
     "probe",
     "read_key",
     "sampling_sent",

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ratchet.config.endpoint import EndpointSettings
-from ratchet.records import FinishReason, Message
+from ratchet.config.endpoint_settings import EndpointSettings
+from ratchet.run.records import FinishReason, Message
 
 # Why there is no answer: not in time; no connection, or a broken one; a fault of the server; a request that it refused,
 # as too long for the model; an answer that its filter withheld; a reply that is no completion; one far too long.
@@ -14,8 +14,6 @@ EndpointFailure = Literal["time", "connection", "server", "bad_request", "filter
 # What the record of a way of asking says of a field that is not sent.
 ENDPOINTS_OWN = "the endpoint's own"
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k")
-# Before a kind in the record of an answer: verifiers have kinds of the same names, such as time.
-_OF_ENDPOINT = "endpoint "
 
 
 @dataclass(frozen=True)
@@ -88,16 +86,6 @@ def extra_sent(settings: EndpointSettings, request: EndpointRequest) -> dict[str
     told = () if request.temperature == 0 else _SAMPLING_FIELDS
     body = body_of(settings, request, 0)
     return {name: body[name] for name in settings.extra_body if name in body and name not in told}
-
-
-def failure_of(kind: EndpointFailure) -> str:
-    """Return how the record of an answer names a failure of the endpoint."""
-    return _OF_ENDPOINT + kind
-
-
-def is_of_endpoint(failure: str) -> bool:
-    """Tell whether a failure, as the record of an answer names it, is the endpoint's and not the verifier's."""
-    return failure.startswith(_OF_ENDPOINT)
 
 
 def _own_seed(request: EndpointRequest, answer: int) -> int:

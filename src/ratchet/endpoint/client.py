@@ -5,13 +5,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ratchet.config.endpoint import EndpointSettings
+from ratchet.config.endpoint_settings import EndpointSettings
 from ratchet.endpoint.asking import EndpointAnswer, EndpointRequest, body_of
 from ratchet.endpoint.background import in_background
 from ratchet.endpoint.connection import connect
-from ratchet.endpoint.faults import Fault, Standing, outcome
 from ratchet.endpoint.pacing import RateLimit
-from ratchet.endpoint.reading import Reading, read_completion
+from ratchet.endpoint.request_faults import Fault, Standing, outcome
+from ratchet.endpoint.response_reading import Reading, read_completion
 
 if TYPE_CHECKING:
     import httpx2

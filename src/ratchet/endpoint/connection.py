@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ratchet.config.endpoint import EndpointSettings
+from ratchet.config.endpoint_settings import EndpointSettings
 from ratchet.errors import InvalidSetting
 
 if TYPE_CHECKING:

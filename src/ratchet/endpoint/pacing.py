@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from ratchet.config.endpoint import EndpointSettings
+from ratchet.config.endpoint_settings import EndpointSettings
 from ratchet.errors import SamplerFailed
 
 

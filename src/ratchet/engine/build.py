@@ -21,8 +21,8 @@ from ratchet.engine.sampler import Sampler
 from ratchet.engine.sampler.choice import Choice, choose, make_sampler
 from ratchet.engine.sampler.decoder_batch import BatchKind, chosen_kind
 from ratchet.engine.update import Learner, new_optimizer
-from ratchet.footprint import Budgets, row_bytes
-from ratchet.readiness.model import longest_given
+from ratchet.models.footprint import Budgets, row_bytes
+from ratchet.readiness.model_checks import longest_given
 from ratchet.verifiers import takes_function
 
 # Tokens of a prompt's beginning and end that the trials of the ways to compute use.

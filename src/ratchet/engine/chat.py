@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ratchet.datasets.encoder import PLAIN_TEMPLATE, PromptEncoder, own_first
-from ratchet.records import Message
+from ratchet.run.records import Message
 
 # What transformers writes where a tokenizer sets no limit is far above any.
 _NO_LIMIT = 1 << 30

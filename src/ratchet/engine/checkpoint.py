@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ratchet.engine.policy import Policy
 from ratchet.errors import Conflict
-from ratchet.records import RoundRecord
+from ratchet.run.records import RoundRecord
 
 _VERSION = 1
 

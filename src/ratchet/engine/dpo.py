@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid
 
 from ratchet.engine.given_answers import Share, label_logprobs, padding_id, pairs_of
 from ratchet.engine.policy import Policy
-from ratchet.records import EncodedPrompt
+from ratchet.run.records import EncodedPrompt
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ratchet.engine.grading import (
     watch_mean,
 )
 from ratchet.engine.sampler import Sampler, SampleRequest
-from ratchet.records import EncodedPrompt, Rollout, Validation
+from ratchet.run.records import EncodedPrompt, Rollout, Validation
 
 
 def score(

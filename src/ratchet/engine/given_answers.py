@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ratchet.engine.policy import Policy
-from ratchet.records import EncodedPrompt
+from ratchet.run.records import EncodedPrompt
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from functools import cached_property
 from ratchet.config import RewardSettings
 from ratchet.engine.sampler import Sampled
 from ratchet.errors import SamplerFailed, SandboxUnavailable, VerifierFailing
-from ratchet.records import OUTCOMES, Completion, Grade, Group, Outcome, Prompt, Rollout
-from ratchet.round_lines import watch_value
+from ratchet.run.records import OUTCOMES, Completion, Grade, Group, Outcome, Prompt, Rollout
+from ratchet.run.round_lines import watch_value
 from ratchet.verifiers.base import Verifier
 from ratchet.verifiers.reward import Shaping, length_factor
 

@@ -1,8 +1,8 @@
 """Memory on the device at hand: budgets of a run, and telling "out of memory" from other faults.
 
 Budgets are estimates made once, before the first round, and stored with the run: they decide what is in a batch, so
-a resumed run must use the same ones. The arithmetic is in ``ratchet/footprint.py``; here is what torch knows: the
-shape of a loaded model, how much is free, and what a failed allocation looks like.
+a resumed run must use the same ones. The arithmetic is in ``ratchet/models/footprint.py``; here is what torch knows:
+the shape of a loaded model, how much is free, and what a failed allocation looks like.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import torch
 
 from ratchet.config import RlSettings
 from ratchet.errors import OutOfMemory, Stage
-from ratchet.footprint import (
+from ratchet.models.footprint import (
     Budgets,
     Load,
     Shape,
@@ -25,7 +25,7 @@ from ratchet.footprint import (
     gpu_sampling_tokens,
     gpu_update_room,
 )
-from ratchet.host_memory import host_memory
+from ratchet.models.host_memory import host_memory
 
 _ADVICE: dict[Stage, str] = {
     "sampling": "Choose fewer Answers per prompt, a shorter Longest answer, a smaller Sampling budget, or a device "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ratchet.config import RunConfig
 from ratchet.errors import Stage
-from ratchet.footprint import Budgets
+from ratchet.models.footprint import Budgets
 
 
 @dataclass(frozen=True)

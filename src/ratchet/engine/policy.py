@@ -24,7 +24,6 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from transformers.utils.hub import cached_file, extract_commit_hash
 from transformers.utils.logging import disable_progress_bar
 
-from ratchet.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ratchet.config import LoraSettings, Loss, RunConfig
 from ratchet.engine.chat import Chat
 from ratchet.engine.decoder.weights import decoder_weights
@@ -36,12 +35,13 @@ from ratchet.engine.quantization import (
     make_trainable,
     refuse_other_quantization,
 )
-from ratchet.engine.start import StartAdapter, read_start
+from ratchet.engine.starting_adapter import StartAdapter, read_start
 from ratchet.engine.text_part import text_keywords
 from ratchet.engine.third_party import without_load_report
 from ratchet.errors import ModelUnavailable, RatchetError
-from ratchet.footprint import Load
-from ratchet.model_files import (
+from ratchet.models.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from ratchet.models.footprint import Load
+from ratchet.models.model_files import (
     EXPERT_COUNTS,
     SMOLLM2,
     ModelFiles,
@@ -51,9 +51,9 @@ from ratchet.model_files import (
     model_config,
     towers_in,
 )
-from ratchet.readiness.machine import choose_device
-from ratchet.readiness.model import refuse_experts
-from ratchet.shown import counted
+from ratchet.readiness.device_checks import choose_device
+from ratchet.readiness.model_checks import refuse_experts
+from ratchet.run.display import counted
 
 # Bars of several libraries would run through each other; what a run shows is decided by its surface.
 disable_progress_bar()

@@ -11,12 +11,12 @@ from ratchet.engine.budget import is_too_short
 from ratchet.engine.estimate import Seconds, Size, full_run, signal_share
 from ratchet.engine.grading import FAILURE_LIMIT, failure_counts, outcome_counts
 from ratchet.engine.rounds import has_signal
-from ratchet.engine.trial import Measured
-from ratchet.footprint import Load, cache_bytes
-from ratchet.records import Group
-from ratchet.report_card import PARSE_FAILURE_WARNING, TOO_EASY, TOO_HARD
-from ratchet.shown import counted, shown_seconds
-from ratchet.trial_report import MEMORY_WARNING, Answers, Estimate, Phase, PhaseName
+from ratchet.engine.trial_round import Measured
+from ratchet.models.footprint import Load, cache_bytes
+from ratchet.run.display import counted, shown_seconds
+from ratchet.run.records import Group
+from ratchet.run.report_card import PARSE_FAILURE_WARNING, TOO_EASY, TOO_HARD
+from ratchet.run.trial_report import MEMORY_WARNING, Answers, Estimate, Phase, PhaseName
 
 # What a token of a round's answers takes as Python objects until the round is stored: its id, and one number, each
 # with a place in a tuple; one number more where top-p or top-k truncates.

@@ -12,7 +12,7 @@ from typing import Any
 from ratchet.config import RunConfig
 from ratchet.engine.chat import Chat
 from ratchet.engine.policy import chosen_device, load_chat
-from ratchet.model_files import ModelFiles, experts_in, find, model_config, towers_in
+from ratchet.models.model_files import ModelFiles, experts_in, find, model_config, towers_in
 from ratchet.readiness import (
     Faults,
     Rows,
@@ -24,14 +24,14 @@ from ratchet.readiness import (
     refuse_experts,
     window_of,
 )
-from ratchet.readiness.machine import (
+from ratchet.readiness.device_checks import (
     refuse_absent_sampler,
     refuse_absent_trackers,
     refuse_impossible_quantization,
 )
-from ratchet.readiness.objective import refuse_absent_trl
-from ratchet.readiness.steps import with_rounds
-from ratchet.records import EncodedPrompt
+from ratchet.readiness.objective_checks import refuse_absent_trl
+from ratchet.readiness.step_counts import with_rounds
+from ratchet.run.records import EncodedPrompt
 from ratchet.verifiers.base import Verifier
 
 

@@ -20,10 +20,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal, TypedDict
 
-from ratchet.closing_words import has_no_signal, no_signal
 from ratchet.config import RlSettings, RunConfig
 from ratchet.datasets import PromptStream
-from ratchet.endings import target_reached
 from ratchet.engine.advantages import REWARD_RESOLUTION
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.distribution import SamplingSettings
@@ -43,8 +41,10 @@ from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.schedule import number_of_steps
 from ratchet.engine.update import Learner, update
 from ratchet.errors import Interrupted, NoLearningSignal, StopReason
-from ratchet.readiness.steps import steps_of
-from ratchet.records import EncodedPrompt, Ending, Group, Learned, Rollout, RoundRecord, Seconds, Validation
+from ratchet.readiness.step_counts import steps_of
+from ratchet.run.closing_words import has_no_signal, no_signal
+from ratchet.run.endings import target_reached
+from ratchet.run.records import EncodedPrompt, Ending, Group, Learned, Rollout, RoundRecord, Seconds, Validation
 
 # Draws of a round at most, with dynamic sampling. DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.2) draws until
 # the batch is full; a bound keeps a task that has become easy from drawing for ever.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ratchet.engine.given_answers import Share, examples_of, label_logprobs, padding_id
 from ratchet.engine.policy import Policy
-from ratchet.records import EncodedPrompt
+from ratchet.run.records import EncodedPrompt
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from time import perf_counter
 import torch
 
 from ratchet.config import RunConfig
-from ratchet.endings import target_reached
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.dpo import DpoLoss
 from ratchet.engine.evaluate import score
@@ -42,7 +41,8 @@ from ratchet.engine.schedule import Tuning, number_of_steps, rate_at, rows_per_s
 from ratchet.engine.sft import SftLoss
 from ratchet.engine.update import SKIPS_ALLOWED, Learner, same_sums_each_time
 from ratchet.errors import NotFinite, OutOfMemory, StopReason
-from ratchet.records import EncodedPrompt, Ending, Group, Learned, RoundRecord, Seconds, Validation
+from ratchet.run.endings import target_reached
+from ratchet.run.records import EncodedPrompt, Ending, Group, Learned, RoundRecord, Seconds, Validation
 
 Check = Callable[[], None]
 

@@ -31,7 +31,7 @@ from ratchet.engine.memory import give_back, out_of_memory_as
 from ratchet.engine.packing import PackedAnswer, PackedRow, packed_rows
 from ratchet.engine.policy import Policy
 from ratchet.errors import NotFinite
-from ratchet.records import Group, Learned, Rollout
+from ratchet.run.records import Group, Learned, Rollout
 
 SKIPS_ALLOWED = 1  # in a row
 

@@ -6,9 +6,9 @@ from statistics import median_low
 
 from ratchet.config import RunConfig
 from ratchet.engine.advantages import REWARD_RESOLUTION
-from ratchet.records import Group, Rollout
-from ratchet.report_card import PARSE_FAILURE_WARNING, TOO_EASY, TOO_HARD, ReportCard, Why, WorthReading
-from ratchet.shown import whole
+from ratchet.run.display import whole
+from ratchet.run.records import Group, Rollout
+from ratchet.run.report_card import PARSE_FAILURE_WARNING, TOO_EASY, TOO_HARD, ReportCard, Why, WorthReading
 
 MOST_WORTH_READING = 20
 # Parts of a grade, or one of them and the correctness, that are further apart than this disagree.

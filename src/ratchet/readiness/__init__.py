@@ -6,9 +6,9 @@ those that a run depends on by the very same functions, with the tokenizer that 
 
 from ratchet.readiness.advice import advice, advice_on_rate, highest_reward
 from ratchet.readiness.check import Readiness, check
-from ratchet.readiness.faults import Faults
-from ratchet.readiness.model import Fitted, Window, fit, left_out, preset_for_experts, refuse_experts, window_of
-from ratchet.readiness.rows import Rows, open_rows
+from ratchet.readiness.fault_list import Faults
+from ratchet.readiness.model_checks import Fitted, Window, fit, left_out, preset_for_experts, refuse_experts, window_of
+from ratchet.readiness.row_checks import Rows, open_rows
 
 __all__ = [
     "Faults",

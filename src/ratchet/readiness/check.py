@@ -6,14 +6,20 @@ from itertools import takewhile
 from typing import Any
 
 from ratchet.config import RunConfig
-from ratchet.datasets.benchmarks import Benchmark
 from ratchet.datasets.encoder import PromptEncoder
+from ratchet.datasets.reference_sets import Benchmark
 from ratchet.datasets.tokens import NotCountable, open_encoder
 from ratchet.errors import RatchetError
-from ratchet.model_files import Place, experts_in, find, model_config, parameter_count, towers_in
+from ratchet.models.model_files import Place, experts_in, find, model_config, parameter_count, towers_in
 from ratchet.readiness.advice import advice, advice_on_rate
-from ratchet.readiness.faults import Faults, raise_all
-from ratchet.readiness.leaks import (
+from ratchet.readiness.device_checks import (
+    device_here,
+    refuse_absent_sampler,
+    refuse_absent_trackers,
+    refuse_impossible_quantization,
+)
+from ratchet.readiness.fault_list import Faults, raise_all
+from ratchet.readiness.leak_checks import (
     DISJOINT_BY_THEMSELVES,
     leak_notes,
     leaks_of,
@@ -21,13 +27,7 @@ from ratchet.readiness.leaks import (
     refuse_same_problems,
     same_problems,
 )
-from ratchet.readiness.machine import (
-    device_here,
-    refuse_absent_sampler,
-    refuse_absent_trackers,
-    refuse_impossible_quantization,
-)
-from ratchet.readiness.model import (
+from ratchet.readiness.model_checks import (
     Fitted,
     Window,
     fit,
@@ -37,10 +37,10 @@ from ratchet.readiness.model import (
     refuse_experts,
     window_of,
 )
-from ratchet.readiness.objective import refuse_absent_trl
-from ratchet.readiness.rows import Rows, open_rows
-from ratchet.readiness.start import with_start
-from ratchet.readiness.steps import with_rounds
+from ratchet.readiness.objective_checks import refuse_absent_trl
+from ratchet.readiness.row_checks import Rows, open_rows
+from ratchet.readiness.start_adapter import with_start
+from ratchet.readiness.step_counts import with_rounds
 
 
 @dataclass(frozen=True)

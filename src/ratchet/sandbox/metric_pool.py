@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from ratchet.errors import MetricRefused, SandboxUnavailable
 from ratchet.sandbox import monty_pool
-from ratchet.sandbox.metric import Metric, MetricLimits, Score
+from ratchet.sandbox.metric_score import Metric, MetricLimits, Score
 from ratchet.sandbox.monty_pool import MontyPool
 from ratchet.sandbox.probe import metric_packages, probe
 from ratchet.sandbox.sandbox_pool import SandboxPool

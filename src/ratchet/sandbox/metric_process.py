@@ -10,7 +10,7 @@ from typing import Any
 
 from ratchet.sandbox.channel import Broken
 from ratchet.sandbox.launcher import Limits, Sandbox
-from ratchet.sandbox.metric import FAILURE_KINDS, FailureKind, Metric, MetricLimits, Score
+from ratchet.sandbox.metric_score import FAILURE_KINDS, FailureKind, Metric, MetricLimits, Score
 from ratchet.sandbox.probe import start_worker
 
 # How much longer than the limit the host waits: the process inside ends what is late by itself, unless it was stopped.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ratchet.sandbox.metric import FailureKind, Metric, MetricLimits, Score, too_long
+from ratchet.sandbox.metric_score import FailureKind, Metric, MetricLimits, Score, too_long
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty

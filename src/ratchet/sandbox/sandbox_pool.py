@@ -21,8 +21,8 @@ from concurrent.futures import Future
 
 from ratchet.errors import SandboxUnavailable
 from ratchet.sandbox.launcher import Sandbox
-from ratchet.sandbox.metric import Metric, MetricLimits, Score, too_long
 from ratchet.sandbox.metric_process import LoadFailed, MetricProcess, check_metric
+from ratchet.sandbox.metric_score import Metric, MetricLimits, Score, too_long
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,8 @@
 """Use cases: the one door for every surface. Command line and Python call these; later surfaces will too."""
 
-from ratchet.service.health import run_health
-from ratchet.service.queueing import Queued, Stopping, queue_again, stop
-from ratchet.service.readiness import check_run
-from ratchet.service.registry import find_run
-from ratchet.service.reports import Ask, Consent, Report, confirm, described, find_report, inspect, write_page
-from ratchet.service.runs import (
+from ratchet.service.runs.registry import find_run
+from ratchet.service.runs.run_health import run_health
+from ratchet.service.runs.runs import (
     Launch,
     ListedRun,
     RunSummary,
@@ -17,7 +14,19 @@ from ratchet.service.runs import (
     samples,
     summary,
 )
-from ratchet.service.trials import Trial, changed_since, find_trial, run_trial, since_trial
+from ratchet.service.runs.scheduling import Queued, Stopping, queue_again, stop
+from ratchet.service.runs.start_checks import check_run
+from ratchet.service.runs.trials import Trial, changed_since, find_trial, run_trial, since_trial
+from ratchet.service.verification.report_gate import (
+    Ask,
+    Consent,
+    Report,
+    confirm,
+    described,
+    find_report,
+    inspect,
+    write_page,
+)
 
 __all__ = [
     "Ask",

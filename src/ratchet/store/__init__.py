@@ -7,29 +7,29 @@ SQLAlchemy when they are first asked for. ``artifacts`` is imported by itself an
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ratchet.store.adapters import AdapterStore as AdapterStore
-    from ratchet.store.adapters import StoredAdapter as StoredAdapter
+    from ratchet.store.adapter_rows import AdapterStore as AdapterStore
+    from ratchet.store.adapter_rows import StoredAdapter as StoredAdapter
     from ratchet.store.database import Database as Database
     from ratchet.store.database import database_url as database_url
-    from ratchet.store.datasets import DatasetContent as DatasetContent
-    from ratchet.store.datasets import DatasetStore as DatasetStore
-    from ratchet.store.datasets import StoredDataset as StoredDataset
-    from ratchet.store.metrics import MetricStore as MetricStore
-    from ratchet.store.metrics import StoredMetric as StoredMetric
-    from ratchet.store.runs import RunStore as RunStore
-    from ratchet.store.runs import StoredRun as StoredRun
+    from ratchet.store.dataset_rows import DatasetContent as DatasetContent
+    from ratchet.store.dataset_rows import DatasetStore as DatasetStore
+    from ratchet.store.dataset_rows import StoredDataset as StoredDataset
+    from ratchet.store.metric_rows import MetricStore as MetricStore
+    from ratchet.store.metric_rows import StoredMetric as StoredMetric
+    from ratchet.store.run_rows import RunStore as RunStore
+    from ratchet.store.run_rows import StoredRun as StoredRun
 
 _HOMES = {
-    "AdapterStore": "adapters",
+    "AdapterStore": "adapter_rows",
     "Database": "database",
-    "DatasetContent": "datasets",
-    "DatasetStore": "datasets",
-    "MetricStore": "metrics",
-    "RunStore": "runs",
-    "StoredAdapter": "adapters",
-    "StoredDataset": "datasets",
-    "StoredMetric": "metrics",
-    "StoredRun": "runs",
+    "DatasetContent": "dataset_rows",
+    "DatasetStore": "dataset_rows",
+    "MetricStore": "metric_rows",
+    "RunStore": "run_rows",
+    "StoredAdapter": "adapter_rows",
+    "StoredDataset": "dataset_rows",
+    "StoredMetric": "metric_rows",
+    "StoredRun": "run_rows",
     "database_url": "database",
 }
 __all__ = [

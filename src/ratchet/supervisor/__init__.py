@@ -11,9 +11,9 @@ Never imports torch or the worker.
 """
 
 from ratchet.supervisor.executors import Executor, LocalExecutor
-from ratchet.supervisor.home import KeeperHome
 from ratchet.supervisor.ingest import ingest
-from ratchet.supervisor.keeper import Keeper, Pace
+from ratchet.supervisor.scheduler import Keeper, Pace
+from ratchet.supervisor.scheduler_home import KeeperHome
 from ratchet.supervisor.slots import Slot, find_slots
 
 __all__ = ["Executor", "Keeper", "KeeperHome", "LocalExecutor", "Pace", "Slot", "find_slots", "ingest"]

@@ -7,7 +7,7 @@ apart: of the control group the worker ran in, else of the machine. They are rea
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratchet.records import Ending
+from ratchet.run.records import Ending
 
 _KILL = 9
 

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from ratchet.errors import Conflict
 from ratchet.files import disk_full_as_error
-from ratchet.log_files import rotate
-from ratchet.processes import Process
-from ratchet.run_folder import RunFolder
+from ratchet.run.log_files import rotate
+from ratchet.run.processes import Process
+from ratchet.run.run_folder import RunFolder
 
 # -P: a file called torch.py in the folder where the run was queued is not taken for torch.
 WORKER_COMMAND = (sys.executable, "-P", "-m", "ratchet.worker")

@@ -10,13 +10,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ratchet.files import damage_as_error
-from ratchet.journal import read_from
-from ratchet.records import ENDS, RoundRecord, RunStatus
-from ratchet.run_folder import RunFolder
+from ratchet.run.journal import read_from
+from ratchet.run.records import ENDS, RoundRecord, RunStatus
+from ratchet.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
-    from ratchet.store.adapters import NewAdapter
+    from ratchet.store.adapter_rows import NewAdapter
 
 
 def ingest(store: "RunStore", run: "StoredRun", folder: RunFolder) -> "StoredRun":
@@ -45,7 +45,7 @@ def _adapter(run: "StoredRun", changes: dict[str, Any], folder: RunFolder) -> "N
     """Return the adapter that a full run has just ended with; None where it has none."""
     if run.kind != "full" or not changes.get("adapter_sha256"):
         return None
-    from ratchet.store.adapters import NewAdapter
+    from ratchet.store.adapter_rows import NewAdapter
 
     return NewAdapter(
         base_model=run.config.model,

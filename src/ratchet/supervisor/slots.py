@@ -8,7 +8,7 @@ from typing import Literal
 
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict
-from ratchet.run_folder import RunFolder
+from ratchet.run.run_folder import RunFolder
 
 _SMI_SECONDS = 20
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"

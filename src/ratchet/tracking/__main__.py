@@ -14,9 +14,9 @@ from typing import Any, cast
 
 from ratchet.config import Tracker
 from ratchet.files import write_atomically
-from ratchet.journal import read_from
-from ratchet.records import RoundRecord
-from ratchet.run_folder import RunFolder
+from ratchet.run.journal import read_from
+from ratchet.run.records import RoundRecord
+from ratchet.run.run_folder import RunFolder
 from ratchet.tracking.sent import numbers_of, settings_of
 from ratchet.tracking.trackers import TrackedRun, Tracking, opened
 

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from ratchet.config import RunConfig
-from ratchet.records import RoundRecord
+from ratchet.run.records import RoundRecord
 
 # Written by people for the model, or worth an answer: none of a tracker's business. Under these names, anywhere below.
 _TEXTS = {

@@ -1,6 +1,6 @@
 """What stands for a verifier where a run has none: sft and dpo need no answers graded."""
 
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 
 
 class NoVerifier:

@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 
 
 class Verifier(Protocol):

@@ -5,7 +5,7 @@ sentence that holds the label and a list of all labels among them, is unparseabl
 """
 
 from ratchet.config import ClassificationVerifier
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers.reading import part_to_read
 
 

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from ratchet.config import CodeVerifier
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.sandbox.code_run import CodeRunner
 from ratchet.sandbox.code_tests import AssertTests, BadTests, CodeTests, read_tests, same_output
 from ratchet.sandbox.tools import find_tools

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers.base import Tried, Verifier
 
 

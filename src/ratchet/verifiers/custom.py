@@ -7,9 +7,9 @@ no failure of the metric.
 
 from ratchet.config import CustomVerifier
 from ratchet.errors import InvalidSetting, MetricRefused, SandboxUnavailable
-from ratchet.records import Grade, Prompt
-from ratchet.sandbox.metric import MOST_REFERENCE_CHARACTERS, MetricLimits
+from ratchet.run.records import Grade, Prompt
 from ratchet.sandbox.metric_pool import MetricPool
+from ratchet.sandbox.metric_score import MOST_REFERENCE_CHARACTERS, MetricLimits
 from ratchet.sandbox.probe import probe
 from ratchet.verifiers.reading import part_to_read
 

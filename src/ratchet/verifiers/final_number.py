@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from ratchet.config import FinalNumberVerifier, Read
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers.reading import part_to_read
 
 _MAX_DIGITS = 40

@@ -11,7 +11,7 @@ lets through beyond that is listed in ``math_equality``.
 """
 
 from ratchet.config import MathVerifier
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers.math_pool import MathPool
 from ratchet.verifiers.math_reading import read_ground_truth
 from ratchet.verifiers.reading import part_to_read

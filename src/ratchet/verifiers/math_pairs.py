@@ -5,7 +5,7 @@ in the ground truth: 56.0, 056, +56 and 5.6e1 are right and not strict. It is re
 """
 
 from ratchet.config import MathPairsVerifier
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers.final_number import ground_truth_problem, numbers_to_compare
 
 

@@ -16,7 +16,7 @@ from fractions import Fraction
 from math import isfinite
 
 from ratchet.config import NumericVerifier
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers.reading import part_to_read
 
 _MAX_CHARACTERS = 1_000  # more digits than any answer; bounds the arithmetic

@@ -15,7 +15,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from ratchet.config import CompositeVerifier
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 from ratchet.verifiers.exact_number import read_exact
 from ratchet.verifiers.final_number import last_number
 from ratchet.verifiers.math_reading import read_ground_truth

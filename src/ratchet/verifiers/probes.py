@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ratchet.config import FormatKind
-from ratchet.records import Grade, Prompt
-from ratchet.report_card import PASS_MARK, ProbeResult, Probes
+from ratchet.run.records import Grade, Prompt
+from ratchet.run.report_card import PASS_MARK, ProbeResult, Probes
 from ratchet.verifiers.probe_answers import KnownAnswers, correctness_part, known_answers
 
 # Every name with what is tried, in the order in which they are shown.

@@ -14,7 +14,7 @@ from typing import Any
 
 from ratchet.config import PythonVerifier
 from ratchet.errors import InvalidSetting
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers.reading import part_to_read
 
 _UNUSABLE = Grade(correctness=0.0, outcome="failed", failure="result")

@@ -13,7 +13,7 @@ import string
 from collections import Counter
 
 from ratchet.config import QaVerifier
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers.reading import part_to_read
 
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)

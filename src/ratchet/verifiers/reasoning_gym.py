@@ -15,7 +15,7 @@ from typing import Any
 
 from ratchet.config import ReasoningGymVerifier
 from ratchet.datasets.gym import EXTRA
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers.reading import part_to_read
 
 # Found by reading the scorers of reasoning-gym 0.1.25; a test reads those of the installed version.

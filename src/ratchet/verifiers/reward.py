@@ -15,7 +15,7 @@ from typing import NamedTuple
 import regex  # type: ignore[import-untyped]
 
 from ratchet.config import RewardSettings
-from ratchet.records import Grade
+from ratchet.run.records import Grade
 from ratchet.verifiers.format import compile_pattern, earns_format
 
 

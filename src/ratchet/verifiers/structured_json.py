@@ -16,7 +16,7 @@ from typing import Any
 
 from ratchet.config import StructuredJsonVerifier
 from ratchet.errors import InvalidSetting
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers.json_schema import BadSchema, JsonSchema, OutOfTime, json_schema
 from ratchet.verifiers.json_text import NotJson, canonical, read_json_answer
 from ratchet.verifiers.reading import part_to_read

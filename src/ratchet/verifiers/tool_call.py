@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ratchet.config import ToolCallVerifier
-from ratchet.records import Grade, Prompt
+from ratchet.run.records import Grade, Prompt
 from ratchet.verifiers.json_schema import OutOfTime, all_follow
 from ratchet.verifiers.json_text import canonical
 from ratchet.verifiers.reading import part_to_read

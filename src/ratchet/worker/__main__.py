@@ -5,10 +5,10 @@ LOCK is the number of the open file in which whoever started this process handed
 
 import sys
 
-from ratchet.endings import ending_of
 from ratchet.errors import RatchetError
-from ratchet.run_folder import RunFolder
-from ratchet.run_state import refuse_unconfirmed
+from ratchet.run.endings import ending_of
+from ratchet.run.run_folder import RunFolder
+from ratchet.run.run_state import refuse_unconfirmed
 from ratchet.worker import run
 from ratchet.worker.closing import places_of
 

@@ -9,15 +9,14 @@ from ratchet.endpoint import (
     EndpointAnswer,
     EndpointClient,
     EndpointRequest,
-    cost_of_questions,
-    failure_of,
     probe,
     read_key,
 )
+from ratchet.engine.answering import given_answer, question_result
 from ratchet.engine.grading import Grader
-from ratchet.engine.questions import given_answer, question_result
-from ratchet.evaluation import Cost, EvaluationSpec, GivenAnswer, QuestionResult
-from ratchet.records import Completion, Grade, Prompt, Rollout
+from ratchet.evaluation.endpoint_answers import cost_of_questions, endpoint_failure
+from ratchet.evaluation.evaluation import Cost, EvaluationSpec, GivenAnswer, QuestionResult
+from ratchet.run.records import Completion, Grade, Prompt, Rollout
 from ratchet.verifiers import make_verifier
 from ratchet.worker.session import Session
 
@@ -98,7 +97,9 @@ class EndpointAnswering:
         if one.failure is None:
             rollout = self._grader.grade(completion, prompt)
         else:
-            rollout = Rollout(completion, Grade(0.0, "failed", failure=failure_of(one.failure)), format=0.0, reward=0.0)
+            rollout = Rollout(
+                completion, Grade(0.0, "failed", failure=endpoint_failure(one.failure)), format=0.0, reward=0.0
+            )
         return given_answer(rollout, one.seconds, one.answer_tokens)
 
     def _result(

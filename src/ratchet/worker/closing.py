@@ -5,16 +5,16 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from ratchet.closing_words import has_no_signal, kept
 from ratchet.config import RunConfig
-from ratchet.endings import KEEPING, REMEDIES, WHY, ending_of, status_of
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import number_of_rounds
 from ratchet.errors import DiskFull, RatchetError
-from ratchet.health import examine, found_in_words
-from ratchet.outside import adapter_checksum, ended_from_outside, reached
 from ratchet.readiness import highest_reward
-from ratchet.records import Ending, RoundRecord, RunResult
+from ratchet.run.closing_words import has_no_signal, kept
+from ratchet.run.end_stalled_run import adapter_checksum, ended_from_outside, reached
+from ratchet.run.endings import KEEPING, REMEDIES, WHY, ending_of, status_of
+from ratchet.run.health import examine, found_in_words
+from ratchet.run.records import Ending, RoundRecord, RunResult
 from ratchet.worker.session import Session
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared, data_hash
 from ratchet.engine.sampler.choice import what_stops_vllm
 from ratchet.errors import Conflict
-from ratchet.readiness.leaks import keys_of
+from ratchet.readiness.leak_checks import keys_of
 from ratchet.worker.session import Session
 
 _PINNED = ("ratchet-rl", "torch", "transformers", "peft")

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ratchet.log_files import rotate
-from ratchet.processes import Process
-from ratchet.run_folder import RunFolder
+from ratchet.run.log_files import rotate
+from ratchet.run.processes import Process
+from ratchet.run.run_folder import RunFolder
 from ratchet.worker.session import Session, Watch
 
 _EVERY_SECONDS = 1.0

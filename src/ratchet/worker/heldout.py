@@ -9,8 +9,8 @@ from ratchet.engine.grading import Grader
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import Engine
 from ratchet.errors import DiskFull, Interrupted, NotFinite, OutOfMemory, SamplerFailed, SandboxUnavailable
-from ratchet.records import Group, Rollout, Validation
-from ratchet.round_lines import rollout_row
+from ratchet.run.records import Group, Rollout, Validation
+from ratchet.run.round_lines import rollout_row
 from ratchet.worker.session import Session
 
 

@@ -5,18 +5,18 @@ from collections.abc import Callable
 from typing import Any
 
 from ratchet.config import LimitSettings
-from ratchet.endings import WHY, status_of
 from ratchet.engine.budget import TimeBudget
 from ratchet.engine.prepare import Prepared, prepare
-from ratchet.outside import ended_from_outside
-from ratchet.records import RunResult, RunStatus
-from ratchet.run_folder import RunFolder
-from ratchet.run_state import refuse_ended
-from ratchet.worker import evaluation, rl, trial, tuning
+from ratchet.run.end_stalled_run import ended_from_outside
+from ratchet.run.endings import WHY, status_of
+from ratchet.run.records import RunResult, RunStatus
+from ratchet.run.run_folder import RunFolder
+from ratchet.run.run_state import refuse_ended
+from ratchet.worker import evaluation_job, training_job, trial_job, tuning_job
 from ratchet.worker.closing import close, record_failure
 from ratchet.worker.heartbeat import Heartbeat
 from ratchet.worker.session import Session, Watch, signals
-from ratchet.worker.start import from_own_copy
+from ratchet.worker.starting_copy import from_own_copy
 from ratchet.worker.uploads import uploading
 from ratchet.worker.watchdog import watched
 
@@ -64,17 +64,17 @@ def run(
                 session.start(resumed=False)
             try:
                 if folder.kind == "evaluation":
-                    result = evaluation.work(session, config)
+                    result = evaluation_job.work(session, config)
                     send_files()
                     return result
                 is_checked = prepared is not None
                 with session.phase("checking settings and data"):
                     prepared = from_own_copy(prepared or prepare(config, function), folder)
                 if folder.kind == "trial":
-                    result = trial.work(session, prepared, is_checked=is_checked)
+                    result = trial_job.work(session, prepared, is_checked=is_checked)
                     send_files()
                     return result
-                job = rl if config.objective == "rl" else tuning
+                job = training_job if config.objective == "rl" else tuning_job
                 ending, message = job.rounds(session, prepared)
             except Exception as error:
                 _finish_trackers(session, "failed")

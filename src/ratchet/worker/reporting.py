@@ -9,9 +9,9 @@ from ratchet.engine import checkpoint
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.policy import Policy
 from ratchet.files import write_atomically
-from ratchet.records import Group, RoundRecord
-from ratchet.round_lines import log_line, rollout_row
-from ratchet.worker.following import Following
+from ratchet.run.records import Group, RoundRecord
+from ratchet.run.round_lines import log_line, rollout_row
+from ratchet.worker.after_round import Following
 from ratchet.worker.session import Session
 
 

@@ -16,8 +16,8 @@ from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.rounds import When
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.errors import Interrupted, StopReason
-from ratchet.run_folder import RunFolder
-from ratchet.worker.trackers import Trackers
+from ratchet.run.run_folder import RunFolder
+from ratchet.worker.tracker_processes import Trackers
 
 # Phases in which answers are written, or given ones learned from: setting up is over.
 _ANSWERING = ("sampling", "scoring", "training")

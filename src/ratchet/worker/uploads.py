@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import DiskFull, RatchetError
-from ratchet.shown import listed
+from ratchet.run.display import listed
 from ratchet.worker.session import Session
 
 if TYPE_CHECKING:
-    from ratchet.store.artifacts import ArtifactStore
+    from ratchet.store.artifact_store import ArtifactStore
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def uploading(session: Session) -> Iterator[Callable[[], None]]:
 
     That sets the session's ``artifacts_url`` where the storage has files of the run.
     """
-    from ratchet.store.artifacts import ArtifactStore, artifacts_url
+    from ratchet.store.artifact_store import ArtifactStore, artifacts_url
 
     url = artifacts_url()
     if url is None:
@@ -184,7 +184,7 @@ class _Sender:
 
     def missing(self) -> list[str]:
         """Return the files that have not been sent as they are now."""
-        from ratchet.store.artifacts import files_of
+        from ratchet.store.artifact_store import files_of
 
         return [path for path in files_of(self._folder) if self._sent.get(path) != self._state(path)]
 
@@ -211,7 +211,7 @@ class _Sender:
 
     def _send(self) -> None:
         """Send in three parts, each with its manifest: the adapter and what it is, the checkpoint, the rollouts."""
-        from ratchet.store.artifacts import files_of, in_parts
+        from ratchet.store.artifact_store import files_of, in_parts
 
         for part in in_parts(files_of(self._folder)):
             states = {path: self._state(path) for path in part}

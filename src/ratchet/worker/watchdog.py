@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ratchet.outside import close_from_outside
-from ratchet.shown import counted
+from ratchet.run.display import counted
+from ratchet.run.end_stalled_run import close_from_outside
 from ratchet.worker.session import Session
 
 # As the command line's for a fault of metric, machine or task (cli/__init__.py, tested equal).

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ratchet.engine.distribution import SamplingSettings
-from ratchet.records import Completion
+from ratchet.run.records import Completion
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from ratchet.engine.sampler import Sampler
 from ratchet.engine.sampler.decoder_batch import BatchKind, batches_of
 from ratchet.engine.sampler.in_process import InProcessSampler, rows_at_once
 from ratchet.errors import InvalidSetting
-from ratchet.model_files import ModelFiles, model_config, towers_in
-from ratchet.readiness.machine import absent_sampler
+from ratchet.models.model_files import ModelFiles, model_config, towers_in
+from ratchet.readiness.device_checks import absent_sampler
 
 Backend = Literal["in_process", "vllm"]
 

@@ -29,7 +29,7 @@ from ratchet.engine.sampler import Sampled, SampleRequest
 from ratchet.engine.sampler.batch import Batches, DecodingBatch
 from ratchet.engine.sampler.transformers_batch import TransformersBatches
 from ratchet.errors import NotFinite
-from ratchet.records import Completion
+from ratchet.run.records import Completion
 
 # More rows at a time make a step longer without making a token cheaper.
 _MOST_ROWS = {"cpu": 128, "cuda": 1024, "mps": 256}

@@ -30,14 +30,14 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from ratchet.adapter_files import ADAPTER_WEIGHTS
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.memory import is_out_of_memory
 from ratchet.engine.policy import ADAPTER, Policy
 from ratchet.engine.sampler import Sampled, SampleRequest
 from ratchet.errors import NotFinite, OutOfMemory, RatchetError, SamplerFailed
 from ratchet.files import disk_full_as_error
-from ratchet.records import Completion
+from ratchet.models.adapter_files import ADAPTER_WEIGHTS
+from ratchet.run.records import Completion
 
 log = logging.getLogger(__name__)
 

@@ -3,16 +3,10 @@
 Written for SQLite and PostgreSQL alike: plain types, and every constraint has a name, which migrations need.
 """
 
-from ratchet.store.models.columns import LONGEST_NAME, Base
-from ratchet.store.models.data import Dataset, DatasetVersion, Metric, MetricVersion
-from ratchet.store.models.results import (
-    Adapter,
-    Benchmark,
-    Evaluation,
-    Experiment,
-    Loop,
-)
-from ratchet.store.models.runs import Run, RunRound
+from ratchet.store.models.column_types import LONGEST_NAME, Base
+from ratchet.store.models.data_tables import Dataset, DatasetVersion, Metric, MetricVersion
+from ratchet.store.models.result_tables import Adapter, Benchmark, Evaluation, Experiment, Loop
+from ratchet.store.models.run_tables import Run, RunRound
 
 __all__ = [
     "LONGEST_NAME",

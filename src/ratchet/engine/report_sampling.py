@@ -1,0 +1,171 @@
+"""The verifier report card: what the starting model answers, how that is graded, and what made-up answers reveal.
+
+    64 answers   to training prompts, asked and sampled as in the run, graded by the run's own verifier and reward
+    192 more     where all 64 score alike
+    probes       made-up answers whose right verdict is known (``verifiers/probes.py``)
+
+Writes nothing: the service stores, shows and confirms the card. Left out on purpose: nothing is learned, validation
+and held-out prompts are not looked at, and the draws are none of the run's own.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from ratchet.config import RunConfig
+from ratchet.datasets import PromptStream
+from ratchet.engine.advantages import REWARD_RESOLUTION
+from ratchet.engine.build import Plan, new_grader, new_sampler
+from ratchet.engine.distribution import SamplingSettings
+from ratchet.engine.grading import Grader, failure_counts, grade_while_sampling, outcome_counts, part_means
+from ratchet.engine.policy import load_policy
+from ratchet.engine.prepare import Prepared
+from ratchet.engine.report_identity import made_with, report_key
+from ratchet.engine.rounds import has_signal
+from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
+from ratchet.engine.worth_reading import advice, refusal, worth_reading
+from ratchet.run.records import EncodedPrompt, Group
+from ratchet.run.report_card import Probes, PromptScores, ReportCard
+from ratchet.verifiers.probes import MOST_PROMPTS, run_probes
+
+FIRST_ANSWERS = 64
+MORE_ANSWERS = 192
+_USUAL_GROUP = 8
+_BINS = 10
+# Prompts beside those that are tried, whose ground truths serve as wrong answers.
+_OTHERS = 16
+
+OnProgress = Callable[[str, int, int], None]
+
+
+def make_report(prepared: Prepared, on_progress: OnProgress) -> ReportCard:
+    """Load the starting model, sample, grade and probe; return the card. The verifier is left open.
+
+    Args:
+        prepared: The run, checked.
+        on_progress: Told of a phase, how many answers are done, and of how many.
+
+    Raises:
+        ModelUnavailable, OutOfMemory, SamplerFailed, NotFinite, InvalidSetting: as in a run.
+    """
+    on_progress("loading", 0, 1)
+    policy = load_policy(prepared.config, prepared.chat, prepared.files)
+    sampler = new_sampler(prepared, policy, Plan.fitted(prepared, policy))
+    try:
+        grader = replace(new_grader(prepared), watch=None)  # the report is of the verifier
+        groups, was_extended = drawn(prepared.config, prepared.train, sampler, grader, on_progress)
+    finally:
+        sampler.close()
+    on_progress("probing", 0, 1)
+    return card_of(prepared, groups, probed(prepared), was_extended=was_extended)
+
+
+def drawn(
+    config: RunConfig,
+    train: Sequence[EncodedPrompt],
+    sampler: Sampler,
+    grader: Grader,
+    on_progress: OnProgress = lambda phase, done, total: None,
+) -> tuple[list[Group], bool]:
+    """Sample and grade 64 answers, and 192 more where all of them score alike; say whether that was so.
+
+    As many answers a prompt as in the run where 64 can be dealt out so, at most eight, since a prompt's signal depends
+    on that. With fewer prompts than it takes each gets more answers.
+    """
+    encoded = {one.prompt.id: one for one in train}
+    stream = PromptStream([one.prompt for one in train], config.seed)
+    asked = config.rl.answers_per_prompt
+    group = asked if asked <= _USUAL_GROUP and FIRST_ANSWERS % asked == 0 else _USUAL_GROUP
+
+    def draw(ids: Sequence[int], answers: int, *more_key: int) -> list[Group]:
+        each = -(-answers // len(ids))
+        # Round 0 of a run draws nothing, so no answer of a round is drawn here.
+        requests = [SampleRequest(encoded[one].token_ids, each, (config.seed, 0, one, *more_key)) for one in ids]
+        samples = sampler.sample(
+            requests, SamplingSettings.of(config.rl), config.rl.max_answer_tokens, check=lambda: None
+        )
+        prompts = [encoded[one].prompt for one in ids]
+        rollouts = grade_while_sampling(grader, prompts, _counted(samples, each * len(ids), on_progress), each)
+        return [Group(encoded[one].prompt, encoded[one].token_ids, r) for one, r in zip(ids, rollouts, strict=True)]
+
+    first = [prompt.id for prompt in stream.take(FIRST_ANSWERS // group)]
+    groups = draw(first, FIRST_ANSWERS)
+    if not _all_alike(groups):
+        return groups, False
+    further = [prompt.id for prompt in stream.take(MORE_ANSWERS // group, exclude=first)]
+    if len(further) == MORE_ANSWERS // group:
+        return [*groups, *draw(further, MORE_ANSWERS)], True
+    return [*groups, *draw([*first, *further], MORE_ANSWERS, 1)], True
+
+
+def _counted(samples: Generator[Sampled], total: int, on_progress: OnProgress) -> Generator[Sampled]:
+    on_progress("inspecting", 0, total)
+    with closing(samples):
+        for done, sampled in enumerate(samples, start=1):
+            yield sampled
+            on_progress("inspecting", done, total)
+
+
+def _all_alike(groups: Sequence[Group]) -> bool:
+    rewards = [rollout.reward for group in groups for rollout in group.rollouts]
+    return max(rewards) - min(rewards) <= REWARD_RESOLUTION
+
+
+def probed(prepared: Prepared) -> Probes:
+    """Try made-up answers on some training prompts with the run's verifier."""
+    stream = PromptStream([one.prompt for one in prepared.train], prepared.config.seed)
+    return run_probes(
+        prepared.verifier.grade,
+        prepared.config.verifier,
+        prepared.config.reward.format_bonus or "off",
+        stream.take(MOST_PROMPTS + _OTHERS),
+    )
+
+
+def card_of(prepared: Prepared, groups: Sequence[Group], probes: Probes, *, was_extended: bool) -> ReportCard:
+    """Count what was found."""
+    made = made_with(prepared)
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    count = len(rollouts)
+    correctness = [rollout.grade.correctness for rollout in rollouts]
+    lengths = [len(rollout.completion.token_ids) for rollout in rollouts]
+    outcomes = outcome_counts(rollouts)
+    histogram = [0] * _BINS
+    for rollout in rollouts:
+        # Rewards such as 0.3 are not exact: what is a rounding below a step belongs to it.
+        histogram[min(_BINS - 1, int(rollout.reward * _BINS + REWARD_RESOLUTION))] += 1
+    right = sum(one == 1 for one in correctness)
+    partly = sum(0 < one < 1 for one in correctness)
+    card = ReportCard(
+        key=report_key(made),
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        made_with=made,
+        answers=count,
+        was_extended=was_extended,
+        scores=[
+            PromptScores(
+                prompt_id=group.prompt.id, rewards=[r.reward for r in group.rollouts], has_signal=has_signal(group)
+            )
+            for group in groups
+        ],
+        histogram=histogram,
+        mean_reward=sum(rollout.reward for rollout in rollouts) / count,
+        accuracy=sum(correctness) / count,
+        right=right,
+        partly=partly,
+        wrong=outcomes["graded"] - right - partly,
+        outcomes=outcomes,
+        failures=failure_counts(rollouts),
+        format=sum(rollout.format for rollout in rollouts) / count,
+        parts=part_means(rollouts),
+        mean_tokens=sum(lengths) / count,
+        longest_tokens=max(lengths),
+        probes=probes,
+        worth_reading=worth_reading(groups, has_format=(prepared.config.reward.format_bonus or "off") != "off"),
+        advice=[],
+        refusal="",
+    )
+    if _all_alike(groups):
+        card = card.model_copy(update={"refusal": refusal(card)})
+    return card.model_copy(update={"advice": advice(card, prepared.config)})

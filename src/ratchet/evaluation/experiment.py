@@ -1,0 +1,117 @@
+"""What an experiment is: measure, train, score and compare, as one thing that can be stopped and gone on with.
+
+Plain data. A replication is an experiment too: the same settings under several seeds, and a verdict across them.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from ratchet.config import RunConfig
+from ratchet.evaluation.comparison import SideBySide
+from ratchet.run.records import Record
+
+ExperimentKind = Literal["experiment", "replication"]
+ExperimentStatus = Literal["measuring", "training", "scoring", "done", "failed", "stopped"]
+OPEN: tuple[ExperimentStatus, ...] = ("measuring", "training", "scoring")
+
+
+class ExperimentSettings(Record):
+    """What an experiment is to do.
+
+    Attributes:
+        config: Settings of the run, resolved.
+        sft: Settings of a run of sft that comes before it, None for none.
+        benchmarks: Content hashes, the one that the verdict is about first.
+        seeds: One training for each.
+        confirmation: Who has read the report of the run's verifier.
+        baselines: Benchmark -> a completed evaluation of the start that is taken as it is.
+        adapter_of: A run whose adapter is scored instead of training one.
+        source_run: The run that is repeated, of a replication.
+        answers: Answers a question: 1 is greedy.
+        home: The RATCHET_HOME whose keeper carries it out.
+    """
+
+    kind: ExperimentKind = "experiment"
+    config: RunConfig
+    sft: RunConfig | None = None
+    benchmarks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    confirmation: dict[str, Any] | None = None
+    baselines: dict[str, str] = Field(default_factory=dict)
+    adapter_of: str | None = None
+    source_run: str | None = None
+    answers: int = 1
+    home: str
+
+
+class AcrossSeeds(Record):
+    """What several seeds say together: gains are differences of the main column, 0..1."""
+
+    seeds: list[int]
+    gains: list[float]
+    mean: float
+    low: float
+    high: float
+    verdict: str
+    sentence: str
+
+
+class BenchmarkReport(Record):
+    """What an experiment found on one benchmark: every side in one table, and what the seeds say together.
+
+    ``across_seeds`` is over what each seed was trained from. ``from_start`` is over the start of the experiment, where
+    an SFT stage lies between the two.
+    """
+
+    benchmark: str
+    benchmark_hash: str
+    table: SideBySide
+    across_seeds: AcrossSeeds | None = None
+    from_start: AcrossSeeds | None = None
+
+
+class ExperimentReport(Record):
+    """What an experiment says at its end: ``sentence`` is the verdict on its first benchmark."""
+
+    sentence: str
+    benchmarks: list[BenchmarkReport]
+    runs: dict[str, str]
+
+
+class Step(NamedTuple):
+    """One thing that an experiment does. ``run`` names the step whose adapter is scored, or gone on from.
+
+    ``kind``: "evaluate" scores an adapter or, without ``run``, a starting point; "train" makes one.
+    """
+
+    name: str
+    kind: Literal["evaluate", "train"]
+    phase: ExperimentStatus
+    benchmark: str = ""
+    run: str = ""
+    seed: int = 0
+
+
+def steps_of_experiment(settings: ExperimentSettings) -> list[Step]:
+    """Return the steps of an experiment in their order; those of one phase do not wait for one another.
+
+    Names: ``start/B``, ``base/B``, ``sft``, ``sft/B``, ``train/SEED``, ``score/SEED/B``, where B counts benchmarks.
+    """
+    steps: list[Step] = []
+    numbered = list(enumerate(settings.benchmarks))
+    has_adapter = settings.config.start_from.adapter is not None
+    for number, benchmark in numbered:
+        if benchmark not in settings.baselines:
+            steps.append(Step(f"start/{number}", "evaluate", "measuring", benchmark))
+        if has_adapter:
+            steps.append(Step(f"base/{number}", "evaluate", "measuring", benchmark))
+    if settings.sft is not None:
+        steps.append(Step("sft", "train", "training"))
+        steps += [Step(f"sft/{number}", "evaluate", "scoring", one, run="sft") for number, one in numbered]
+    for seed in settings.seeds:
+        if settings.adapter_of is None:
+            steps.append(Step(f"train/{seed}", "train", "training", run="sft" if settings.sft else "", seed=seed))
+        for number, benchmark in numbered:
+            steps.append(Step(f"score/{seed}/{number}", "evaluate", "scoring", benchmark, run=f"train/{seed}"))
+    return steps

@@ -1,0 +1,1 @@
+"""Adapters that runs ended with, and the files of runs in storage."""

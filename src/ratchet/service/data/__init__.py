@@ -1,0 +1,1 @@
+"""Datasets of the user's own: versions, their checks and their names."""

@@ -1,0 +1,203 @@
+"""What can be done with datasets: add a version, list, show, check, and find the version that a run means."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ratchet.config import DatasetData, RunConfig
+from ratchet.datasets.canonical import prompt_of
+from ratchet.datasets.importing import ImportSettings, OnProgress, import_data
+from ratchet.datasets.leak_guard import RowText, find_leaks
+from ratchet.datasets.reference_sets import text_of
+from ratchet.datasets.splits import PathData
+from ratchet.datasets.tables import SPLITS, hub_commit, is_hub_id
+from ratchet.datasets.version_folders import SplitRecord, read_manifest, read_rows, usability
+from ratchet.errors import InvalidSetting
+from ratchet.readiness import Faults
+from ratchet.readiness.leak_checks import leak_notes, refuse_leaks
+from ratchet.readiness.row_checks import refuse_ungradable
+from ratchet.service.data.version_names import checked_name, named_version
+from ratchet.service.verification.user_metrics import with_source
+from ratchet.verifiers import Tried, make_verifier
+
+if TYPE_CHECKING:
+    from ratchet.store import StoredDataset
+
+
+@dataclass(frozen=True)
+class DatasetSummary:
+    """What is known of a version without reading its rows. ``notes`` are sentences worth telling the user."""
+
+    name: str
+    version: int
+    content_hash: str
+    format: str
+    column_map: Mapping[str, str]
+    origin: str
+    rows: Mapping[str, int]
+    seed: int | None
+    created_at: datetime
+    notes: tuple[str, ...]
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class DatasetDetails:
+    """A version with how long its texts are, and the first rows of each split as they are stored."""
+
+    summary: DatasetSummary
+    splits: Mapping[str, SplitRecord]
+    preview: Mapping[str, tuple[Mapping[str, Any], ...]]
+
+
+@dataclass(frozen=True)
+class DatasetCheck:
+    """What stands against training or scoring with a version, as sentences; none if it is fit for both."""
+
+    name: str
+    version: int
+    verifier: str
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def add(
+    source: str,
+    name: str,
+    settings: ImportSettings | None = None,
+    on_progress: OnProgress = lambda what, done, total: None,
+) -> DatasetSummary:
+    """Read a file, a folder or a hub dataset and keep it as the next version of a dataset.
+
+    Afterwards the rows are in a folder under RATCHET_HOME and the version is in the database; after a fault neither is.
+    The same content again is the version that has it already.
+
+    Raises:
+        InvalidSetting, IncompatibleData: what is wrong with the name, the settings or the rows.
+        Conflict, DiskFull: it cannot be kept.
+    """
+    from ratchet.store import Database, DatasetContent, DatasetStore
+
+    checked_name(name)
+    with closing(Database()) as database:  # first: a database that cannot be used is known before all rows are read
+        imported = import_data(source, settings or ImportSettings(), on_progress)
+        content = DatasetContent(
+            content_hash=imported.content_hash,
+            format=imported.layout.format,
+            column_map=dict(imported.layout.columns),
+            origin=imported.origin,
+            rows=imported.rows,
+            seed=imported.seed,
+        )
+        stored = DatasetStore(database).add(name, content)
+    again = () if stored.is_new else (f"Version {stored.version} has the same content already.",)
+    return _summary(stored, (*again, *imported.notes))
+
+
+def list_datasets() -> list[DatasetSummary]:
+    """Return all versions of all datasets, by name and version."""
+    from ratchet.store import Database, DatasetStore
+
+    with closing(Database()) as database:
+        return [_summary(stored) for stored in DatasetStore(database).all()]
+
+
+def show(reference: str, rows: int = 3) -> DatasetDetails:
+    """Return what is known of NAME or NAME@VERSION, with the first ``rows`` rows of each split.
+
+    Raises:
+        NotFound: there is no such version, or its rows are not here.
+        Conflict: its rows were changed.
+    """
+    found = _found(reference)
+    manifest = read_manifest(found.content_hash)
+    preview = {
+        split: tuple(islice(read_rows(found.content_hash, split), rows)) if rows else () for split in manifest.splits
+    }
+    return DatasetDetails(found, manifest.splits, preview)
+
+
+def check(reference: str, verifier: RunConfig) -> DatasetCheck:
+    """Find out whether a version can be trained on and scored with a verifier.
+
+    Args:
+        reference: NAME or NAME@VERSION.
+        verifier: Resolved; its verifier is used, also one with an archived metric.
+
+    Raises:
+        NotFound: there is no such version of the dataset or of a metric, or its rows are not here.
+        Conflict: its rows were changed.
+    """
+    verifier = with_source(verifier, is_new_run=False)
+    if verifier.verifier is None:
+        raise ValueError("the settings are not resolved")
+    found = _found(reference)
+    faults, warnings, texts = Faults(), list(usability(found.rows)), []
+    checking = make_verifier(verifier.verifier, prefer_answer_tag=verifier.reward.format_bonus == "tags")
+    with closing(checking):
+        if isinstance(checking, Tried):
+            with faults.gathered():
+                checking.load()
+        for split in (split for split in SPLITS if found.rows[split]):
+            prompts = [prompt_of(row) for row in read_rows(found.content_hash, split)]
+            texts += [RowText(split, prompt.id, text_of(prompt.messages)) for prompt in prompts]
+            with faults.gathered():
+                refuse_ungradable(checking, prompts, f"{split} rows")
+    leaks = find_leaks(texts, unshared=SPLITS)
+    with faults.gathered():
+        refuse_leaks(leaks)
+    warnings += leak_notes(leaks)
+    problems = tuple(str(fault) for fault in faults.found)
+    return DatasetCheck(found.name, found.version, verifier.verifier.kind, problems, tuple(warnings))
+
+
+def with_version(config: RunConfig) -> RunConfig:
+    """Return a run's settings with the version of its data filled in: number and hash, or the hub's commit.
+
+    Raises:
+        NotFound: there is no such dataset or version.
+        InvalidSetting: the settings name a version and the hash of another one.
+    """
+    data = config.data
+    if isinstance(data, DatasetData):
+        found = _found(data.name, data.version)
+        if data.content_hash not in ("", found.content_hash):
+            raise InvalidSetting(
+                f"Version {found.version} of dataset {data.name} has a content hash that begins with "
+                f"{found.content_hash[:12]}, not {data.content_hash[:12]}. Leave data.content_hash out, or name the "
+                "version that is meant.",
+                "data.content_hash",
+            )
+        update: dict[str, Any] = {"name": found.name, "version": found.version, "content_hash": found.content_hash}
+    elif isinstance(data, PathData) and is_hub_id(data.path):
+        update = {"revision": hub_commit(data.path, data.revision) or data.revision}
+    else:
+        return config
+    return config.model_copy(update={"data": data.model_copy(update=update)})
+
+
+def _found(reference: str, version: int | None = None) -> DatasetSummary:
+    from ratchet.store import Database, DatasetStore
+
+    with closing(Database()) as database:
+        return _summary(DatasetStore(database).get(*named_version("Dataset", reference, version)))
+
+
+def _summary(stored: "StoredDataset", notes: tuple[str, ...] = ()) -> DatasetSummary:
+    content = stored.content
+    return DatasetSummary(
+        name=stored.name,
+        version=stored.version,
+        content_hash=content.content_hash,
+        format=content.format,
+        column_map=content.column_map,
+        origin=content.origin,
+        rows=content.rows,
+        seed=content.seed,
+        created_at=stored.created_at,
+        notes=notes or tuple(usability(content.rows)),
+        is_new=stored.is_new,
+    )

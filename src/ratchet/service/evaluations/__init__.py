@@ -1,0 +1,1 @@
+"""Benchmarks and evaluations: make, run, list and compare them."""

@@ -1,0 +1,1 @@
+"""Loops and experiments: what is carried out in steps, each a run or an evaluation."""

@@ -1,0 +1,1 @@
+"""Runs from start to end, from outside: start, resume, follow, list, derive new ones."""

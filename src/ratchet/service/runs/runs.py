@@ -1,0 +1,330 @@
+"""What can be done with runs: start, resume, list, show, read samples.
+
+A surface parses, calls one of these and renders. Nothing here prints, and torch is imported only by what trains.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ratchet.config import RunConfig
+from ratchet.errors import RatchetError
+from ratchet.files import damage_as_error
+from ratchet.run.ancestry import Ancestor
+from ratchet.run.display import most_expensive
+from ratchet.run.records import AT_WORK, RoundRecord, RunKind, RunResult, RunStatus
+from ratchet.run.report_card import Confirmation
+from ratchet.run.run_folder import RunFolder
+from ratchet.service.runs.registry import Origin, all_runs, bring_up_to_date, find_run, find_stored, new_run, open_store
+from ratchet.service.runs.scheduling import Queued, refuse_function, take_inline, waiting
+from ratchet.service.runs.start_checks import prepared_run
+from ratchet.service.verification.report_gate import Ask, confirmed, state
+
+if TYPE_CHECKING:
+    from ratchet.engine.prepare import Prepared
+    from ratchet.store import StoredRun
+    from ratchet.worker import Watch
+
+log = logging.getLogger(__name__)
+
+# An inline run without an end that nobody works on was killed, and waits for its user.
+ShownStatus = RunStatus | Literal["interrupted"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is said once before a run starts. ``config`` is resolved; no ``time_limit_hours``: there is no limit.
+
+    ``cost`` says what the run may cost at most, where a price is given.
+    """
+
+    device: str
+    time_limit_hours: float | None
+    cost: str | None
+    report: str
+    folder: Path
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What is known of a run from its folder."""
+
+    run: str
+    kind: RunKind
+    folder: Path
+    created_at: str
+    status: ShownStatus
+    config: RunConfig
+    records: tuple[RoundRecord, ...]
+    heldout_before: float | None
+    heldout_after: float | None
+    ended: dict[str, Any] | None
+    notes: tuple[str, ...]
+    report: Confirmation | None
+    start: Ancestor | None
+
+    @property
+    def cost(self) -> float | None:
+        """What the run has cost so far, by its last round or its end; None without a price."""
+        by_round = self.records[-1].cost if self.records else None
+        return by_round if self.ended is None else self.ended.get("cost", by_round)
+
+
+def create_and_train(  # noqa: PLR0913 - the door for every surface: each gives some of these
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    function: Callable[..., Any] | None = None,
+    watch: "Watch | None" = None,
+    against: Sequence[Path] = (),
+    ask: Ask | None = None,
+    on_launch: Callable[[Launch], None] = lambda launch: None,
+    origin: Origin | None = None,
+) -> RunResult:
+    """Check a run, make its folder, and work on it until it ends. A run that fails its checks leaves no folder.
+
+    Args:
+        config: Settings as given.
+        out: The run folder; one under the user's data folder by default.
+        function: The user's own verifier, for ``verifier.kind`` python.
+        watch: Whom to tell.
+        against: JSONL files of rows that the user scores on: no row to train on may be among them.
+        ask: Shown the report of the verifier where none is confirmed yet; None where nobody can be asked.
+        on_launch: Told what is about to start, once.
+        origin: The run or draft that it is made from.
+
+    Raises:
+        InvalidSetting, IncompatibleData, ModelUnavailable, DiskFull, MetricRefused, SandboxUnavailable: before any
+            weights load; NotReady for several of them.
+        Conflict: the same, or the report of the verifier is not confirmed.
+        RatchetError: what failed the run afterwards; its folder says so too.
+    """
+    from ratchet import worker
+
+    watch = watch or worker.Watch()
+    asked = _Asked(config, out, function, against, ask, is_kept=False, origin=origin)
+    prepared, folder, launch = _made(asked, watch.on_progress)
+    try:
+        on_launch(launch)
+    except BaseException:
+        prepared.close()
+        raise
+    try:
+        return worker.run(folder, prepared=prepared, function=function, watch=watch)
+    finally:
+        bring_up_to_date(folder)
+
+
+def create_and_queue(
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    against: Sequence[Path] = (),
+    ask: Ask | None = None,
+    on_launch: Callable[[Launch], None] = lambda launch: None,
+    on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
+    origin: Origin | None = None,
+) -> Queued:
+    """Check a run and confirm its report as ``create_and_train`` does, and leave the work to the keeper.
+
+    Raises:
+        InvalidSetting: its verifier is a function of this process, which no other one has.
+        RatchetError: those of ``create_and_train`` before any round.
+    """
+    refuse_function(config)
+    asked = _Asked(config, out, None, against, ask, is_kept=True, origin=origin)
+    prepared, folder, launch = _made(asked, on_progress)
+    prepared.close()
+    on_launch(launch)
+    with open_store() as store:
+        return waiting(store, store.get(folder.run_id))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a run is asked for with; ``is_kept``: the keeper is to work on it."""
+
+    config: RunConfig
+    out: Path | None
+    function: Callable[..., Any] | None
+    against: Sequence[Path]
+    ask: Ask | None
+    is_kept: bool
+    origin: Origin | None
+
+
+def _made(asked: _Asked, on_progress: Callable[[str, int, int], None]) -> "tuple[Prepared, RunFolder, Launch]":
+    """Check a run, have its report confirmed, and make its folder and its row in the database."""
+    with open_store():
+        pass  # a database that cannot be used is known before a report is made
+    prepared = prepared_run(asked.config, asked.out, function=asked.function, against=asked.against)
+    from ratchet.engine.policy import device_name
+
+    try:
+        record, report = None, f"none: {prepared.config.objective} learns from given answers, not from its verifier"
+        if prepared.config.objective == "rl":
+            confirmation = confirmed(prepared, asked.ask, on_progress)
+            record, report = confirmation.model_dump(mode="json"), state(confirmation, prepared.config)
+        device = device_name(prepared.config.device)
+        folder = new_run(prepared.config, asked.out, record, is_kept=asked.is_kept, origin=asked.origin)
+    except BaseException:
+        prepared.close()
+        raise
+    limits = prepared.config.limits
+    launch = Launch(device, limits.time_hours, most_expensive(limits), report, folder.path, prepared.config)
+    return prepared, folder, launch
+
+
+def resume(
+    run_or_folder: str, *, function: Callable[..., Any] | None = None, watch: "Watch | None" = None
+) -> RunResult:
+    """Go on with a run that was killed or stopped, from its last finished round.
+
+    Raises:
+        NotFound: there is no such run.
+        Conflict: it has ended, another process works on it, it cannot go on here to the same result, or it never began
+            and the report of its verifier is not confirmed; or it is a trial.
+    """
+    folder = take_inline(run_or_folder)
+    from ratchet import worker
+
+    try:
+        return worker.run(folder, function=function, watch=watch)
+    finally:
+        bring_up_to_date(folder)
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run as lists show it; ``stored`` is what the database knows of it."""
+
+    stored: "StoredRun"
+    status: ShownStatus
+
+
+def list_runs(project: str | None = None, status: ShownStatus | None = None) -> list[ListedRun]:
+    """Return drafts and every run that is still in its folder, oldest first, of one project and status if asked."""
+    with open_store() as store:
+        runs = [run for run in all_runs(store, project) if run.kind != "evaluation"]
+        listed = [ListedRun(run, _shown_status(run)) for run in runs]
+    return [one for one in listed if status in (None, one.status)]
+
+
+def summary(run_or_folder: str) -> RunSummary:
+    """Return what is known of one run.
+
+    Raises:
+        NotFound: there is no such run.
+        Conflict: its files are damaged.
+    """
+    stored: StoredRun | None = None
+    folder = find_run(run_or_folder)
+    # A convenience: what is in the folder can be shown without the database.
+    with suppress(RatchetError), open_store() as store:
+        _, stored = find_stored(store, str(folder.path))
+    return _summary(folder, stored)
+
+
+def _shown_status(run: "StoredRun") -> ShownStatus:
+    is_cut_short = run.status in AT_WORK and not run.is_kept and run.folder and not RunFolder(run.folder).is_locked()
+    return "interrupted" if is_cut_short else run.status
+
+
+def samples(run_or_folder: str, number: int | None) -> tuple[str, list[dict[str, Any]]]:
+    """Return what a round's samples are called, and the samples; the last round with samples for None.
+
+    Round 0 stands for the kept adapter's answers to the held-out problems.
+
+    Raises:
+        NotFound: no such run, or that round has no samples.
+    """
+    folder = find_run(run_or_folder)
+    if number == 0:
+        return "held-out problems", _checked(folder.heldout_path, folder.read_heldout())
+    chosen = number if number is not None else folder.last_rollouts()
+    return f"round {chosen}", _checked(folder.rollouts_file(chosen), folder.read_rollouts(chosen))
+
+
+def _checked(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows if each holds what surfaces show of it.
+
+    Raises:
+        Conflict: one does not; the file is damaged.
+    """
+    with damage_as_error(path):
+        for row in rows:
+            answers = row["answers"]
+            texts = [row["prompt"][-1]["content"], row["ground_truth"]]
+            texts += [message[name] for message in row["prompt"] for name in ("role", "content")]
+            texts += [answer[name] for answer in answers for name in ("text", "outcome")]
+            numbers = [answer[name] for answer in answers for name in ("reward", "correctness")]
+            is_whole = all(isinstance(text, str) for text in texts) and all(isinstance(n, int | float) for n in numbers)
+            if not answers or not is_whole or "prompt_id" not in row:
+                raise ValueError("no samples")
+    return rows
+
+
+def changed_samples(run_or_folder: str, count: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return up to ``count`` held-out problems as rows before and after training, those that became right first.
+
+    Raises:
+        NotFound: there is no such run, or it did not score the held-out problems.
+    """
+    folder = find_run(run_or_folder)
+    before = _checked(folder.heldout_before_path, folder.read_heldout_before())
+    after = _checked(folder.heldout_path, folder.read_heldout())
+    with damage_as_error(folder.heldout_path):
+        pairs = list(zip(before, after, strict=True))
+
+    def correctness(row: dict[str, Any]) -> float:
+        return float(row["answers"][0]["correctness"])
+
+    return sorted(pairs, key=lambda pair: correctness(pair[0]) - correctness(pair[1]))[:count]
+
+
+def _summary(folder: RunFolder, stored: "StoredRun | None") -> RunSummary:
+    events = list(folder.events())
+    reported = [event["record"] for event in events if event["event"] == "round"]
+    with damage_as_error(folder.events_path):
+        by_round = {record["round"]: RoundRecord.model_validate(record) for record in reported}
+    heldout = {event["when"]: event["accuracy"] for event in events if event["event"] == "heldout"}
+    # What an earlier session ended with is history once the run was resumed.
+    last = next((event for event in reversed(events) if event["event"] in ("started", "ended")), None)
+    is_at_work = folder.is_locked()
+    ended = last if last is not None and last["event"] == "ended" and not is_at_work else None
+    # A copy, or a folder that no database knows, has the status that its files tell.
+    status: ShownStatus = ended["status"] if ended else ("training" if is_at_work else "interrupted")
+    if stored is not None:
+        status = _shown_status(stored)
+    record = folder.read_run()
+    return RunSummary(
+        run=record["id"],
+        kind=folder.kind,
+        folder=folder.path,
+        created_at=record["created_at"],
+        status=status,
+        config=folder.read_config(),
+        records=tuple(by_round[number] for number in sorted(by_round)),
+        heldout_before=heldout.get("before"),
+        heldout_after=heldout.get("after") if ended else None,
+        ended=ended,
+        notes=tuple(dict.fromkeys(event["text"] for event in events if event["event"] == "note")),
+        report=_confirmation(folder, record),
+        start=_start(folder, record),
+    )
+
+
+def _confirmation(folder: RunFolder, record: dict[str, Any]) -> Confirmation | None:
+    """Return who has read the report before the run started; None for a run from before there were reports."""
+    with damage_as_error(folder.run_path):
+        return Confirmation.model_validate(record["report"]) if "report" in record else None
+
+
+def _start(folder: RunFolder, record: dict[str, Any]) -> Ancestor | None:
+    """Return the adapter that a run started from, None for a new one."""
+    with damage_as_error(folder.run_path):
+        return Ancestor.model_validate(record["start"]) if "start" in record else None

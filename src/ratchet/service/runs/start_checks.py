@@ -1,0 +1,194 @@
+"""Can this run start? What ``ratchet train --check`` says, and what is asked before a run starts."""
+
+import os
+from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.config import DatasetData, RunConfig, StartSettings
+from ratchet.datasets.benchmark_folders import questions_file, read_spec
+from ratchet.datasets.questions import absolute
+from ratchet.datasets.reference_sets import Benchmark
+from ratchet.datasets.version_folders import split_file, versions_home
+from ratchet.errors import Conflict, NotFound
+from ratchet.files import check_room, ratchet_home, resolved, unusable_as_error
+from ratchet.readiness import Faults, Readiness, check
+from ratchet.readiness.leak_checks import DISJOINT_BY_THEMSELVES
+from ratchet.run.run_folder import RunFolder
+from ratchet.service.adapters.resolve_start import with_source_found
+from ratchet.service.adapters.run_files import check_artifacts
+
+if TYPE_CHECKING:
+    from ratchet.engine.prepare import Prepared
+    from ratchet.service.data.datasets import DatasetSummary
+
+# Room for samples, log and journal; the adapter and checkpoint come on top once the model is known.
+_LEAST_ROOM_BYTES = 32 << 20
+
+
+def check_run(
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    function: Callable[..., Any] | None = None,
+    against: Sequence[Path] = (),
+) -> Readiness:
+    """Make all checks of a run without starting it; close the report in the end.
+
+    Args:
+        config: Settings as given.
+        out: The folder that it would be given.
+        function: The user's own verifier.
+        against: JSONL files of rows that the user scores on: no row to train on may be among them.
+    """
+    faults = Faults()
+    with faults.gathered():
+        refuse_unusable(out)
+    with faults.gathered():
+        check_artifacts()
+    from ratchet.service.data.datasets import with_version
+    from ratchet.service.evaluations.baselines import note_on, with_baseline
+    from ratchet.service.verification.user_metrics import with_source
+
+    there = set()
+    is_own = config.verifier is not None
+    with faults.gathered():
+        config = with_source_found(config)
+        there.add("start")
+    if "start" not in there:  # said once: what is checked next would say it again
+        config = config.model_copy(update={"start_from": StartSettings()})
+    with faults.gathered():
+        config = with_version(config)
+        there.add("data")
+    with faults.gathered():
+        config = with_baseline(config) if "data" in there else config
+        config = with_source(config)
+        there.add("metric")
+    if config.baseline and config.verifier is None:
+        faults.raise_any()  # nothing grades: what would be said of that is not what is wrong
+    own_test, benchmarks = _test_rows(config)
+    given = [Benchmark(file.name, file, is_asked_for=True) for file in against]
+    report = check(
+        config,
+        function,
+        own_test=own_test,
+        benchmarks=[*benchmarks, *given],
+        faults=faults,
+        has_rows=there == {"start", "data", "metric"},
+    )
+    note = (note_on(config.baseline, is_own=is_own),) if config.baseline else ()
+    return replace(report, notes=(*note, *report.notes))
+
+
+def prepared_run(
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    function: Callable[..., Any] | None = None,
+    against: Sequence[Path] = (),
+) -> "Prepared":
+    """Make all checks of a run and get it ready. Arguments are those of ``check_run``; close the verifier in the end.
+
+    Raises:
+        RatchetError: what stands in the way; NotReady for several faults.
+    """
+    refuse_unusable(out)
+    report = check_run(config, out, function=function, against=against)
+    try:
+        report.raise_faults()
+        from ratchet.engine.prepare import prepare
+    except BaseException:
+        report.close()
+        raise
+    return prepare(report.config, function, report.rows)
+
+
+def refuse_unusable(out: Path | None) -> None:
+    """Refuse a folder for a new run that holds something already, or has no room.
+
+    Raises:
+        Conflict: it exists and is not empty, or cannot be made.
+        DiskFull: its disk has no room for a run.
+    """
+    if out is not None:
+        RunFolder.refuse_taken(resolved(out))
+    place, advice = out or ratchet_home(), "Choose another --out." if out else "Set RATCHET_HOME to another folder."
+    with unusable_as_error(place, advice):
+        check_room(_existing_parent(place, advice), _LEAST_ROOM_BYTES)
+
+
+def _versions() -> "list[DatasetSummary]":
+    """Return all versions of datasets; without opening the database where there are none."""
+    if not any(versions_home().glob("[!.]*")):
+        return []
+    from ratchet.service.data.datasets import list_datasets
+
+    return list_datasets()
+
+
+def _test_rows(config: RunConfig) -> tuple[Benchmark | None, list[Benchmark]]:
+    """Return the test rows of the run's own data, and those of all other datasets and benchmarks that are kept here."""
+    own_test = None
+    others = []
+    path = getattr(config.data, "path", "")
+    versions = _versions()
+    own = config.data if isinstance(config.data, DatasetData) else None
+    own_origins = {version.origin for version in versions if own and version.name == own.name}
+    own_origins |= {os.path.abspath(os.path.expanduser(path))} if path else set()
+    decided = set()
+    for version in versions:
+        file = split_file(versions_home() / version.content_hash, "test")
+        # Other versions of the same data, and other datasets from the same place, share rows with it by nature: they
+        # were split another way, or replaced.
+        shares = version.origin in own_origins or bool(own and version.name == own.name)
+        if shares or file.is_file():
+            decided.add((version.name, version.version))
+        if not file.is_file():
+            continue
+        if own and version.name == own.name and version.content_hash == own.content_hash:
+            own_test = Benchmark("test", file)
+        elif not shares:
+            others.append(Benchmark(f"test of dataset {version.name}@{version.version}", file))
+    beside = Path(os.path.expanduser(path)) / "test.jsonl"
+    if path and beside.is_file():
+        own_test = Benchmark("test", beside)
+    if config.data.source in DISJOINT_BY_THEMSELVES:
+        decided = set()  # the rows of datasets are not compared with such a run, benchmarks made of them are
+    return own_test, [*others, *_benchmarks(decided, own_test)]
+
+
+def _benchmarks(decided: Set[tuple[str, int]], own_test: Benchmark | None) -> list[Benchmark]:
+    """Return the user's benchmarks, but those whose questions are test rows that are compared as such.
+
+    Args:
+        decided: Versions of datasets; what holds of a version's test rows holds of a benchmark made of them, which is
+            not named a second time.
+        own_test: The test rows of the run's own data, of which a built-in benchmark may have been made.
+    """
+    from ratchet.service.evaluations.benchmarks import kept_benchmarks
+
+    places = set() if own_test is None else {absolute(str(own_test.file)), absolute(str(own_test.file.parent))}
+    return [
+        Benchmark(f"benchmark {entry.name}", questions_file(entry.content_hash), is_kept=True)
+        for entry in kept_benchmarks()
+        if entry.dataset not in decided and _place(entry.content_hash) not in places
+    ]
+
+
+def _place(content_hash: str) -> str:
+    """Return the path that a built-in benchmark was read from; empty for others, and where its folder is damaged."""
+    with suppress(NotFound, Conflict):
+        spec = read_spec(content_hash)
+        return spec.origin.partition(": ")[2] if spec.source == "built_in" else ""
+    return ""
+
+
+def _existing_parent(path: Path, advice: str) -> Path:
+    path = resolved(path, advice)
+    while not path.exists():
+        path = path.parent
+    if not path.is_dir():
+        raise Conflict(f"{path} is a file, so no run folder can be made in it. {advice}")
+    return path
