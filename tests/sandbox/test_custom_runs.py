@@ -12,7 +12,7 @@ from ratchet.errors import MetricRefused, SandboxUnavailable
 from ratchet.run.run_folder import RunFolder
 from ratchet.sandbox import sandbox_pool
 from ratchet.service import Consent
-from ratchet.service.runs.runs import create_and_train as create_and_train_confirmed
+from ratchet.service.runs.launching import create_and_train as create_and_train_confirmed
 
 LAST_NUMBER = """
 import re

@@ -1,32 +1,50 @@
-"""Use cases: the one door for every surface. Command line and Python call these; later surfaces will too."""
+"""Use cases: the one door for every surface. Command line and Python call these; later surfaces will too.
 
-from ratchet.service.runs.registry import find_run
-from ratchet.service.runs.run_health import run_health
-from ratchet.service.runs.runs import (
-    Launch,
-    ListedRun,
-    RunSummary,
-    changed_samples,
-    create_and_queue,
-    create_and_train,
-    list_runs,
-    resume,
-    samples,
-    summary,
-)
-from ratchet.service.runs.scheduling import Queued, Stopping, queue_again, stop
-from ratchet.service.runs.start_checks import check_run
-from ratchet.service.runs.trials import Trial, changed_since, find_trial, run_trial, since_trial
-from ratchet.service.verification.report_gate import (
-    Ask,
-    Consent,
-    Report,
-    confirm,
-    described,
-    find_report,
-    inspect,
-    write_page,
-)
+A name's module is imported when the name is first used, so listing runs does not load what checks or starts one.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ratchet.service.runs.launching import Launch, create_and_queue, create_and_train, resume
+    from ratchet.service.runs.registry import find_run
+    from ratchet.service.runs.run_health import run_health
+    from ratchet.service.runs.runs import ListedRun, RunSummary, changed_samples, list_runs, samples, summary
+    from ratchet.service.runs.scheduling import Queued, Stopping, queue_again, stop
+    from ratchet.service.runs.start_checks import check_run
+    from ratchet.service.runs.trials import Trial, changed_since, find_trial, run_trial, since_trial
+    from ratchet.service.verification.report_gate import (
+        Ask,
+        Consent,
+        Report,
+        confirm,
+        described,
+        find_report,
+        inspect,
+        write_page,
+    )
+
+_MODULES = {
+    "runs.launching": ("Launch", "create_and_queue", "create_and_train", "resume"),
+    "runs.registry": ("find_run",),
+    "runs.run_health": ("run_health",),
+    "runs.runs": ("ListedRun", "RunSummary", "changed_samples", "list_runs", "samples", "summary"),
+    "runs.scheduling": ("Queued", "Stopping", "queue_again", "stop"),
+    "runs.start_checks": ("check_run",),
+    "runs.trials": ("Trial", "changed_since", "find_trial", "run_trial", "since_trial"),
+    "verification.report_gate": (
+        "Ask",
+        "Consent",
+        "Report",
+        "confirm",
+        "described",
+        "find_report",
+        "inspect",
+        "write_page",
+    ),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Ask",
@@ -60,3 +78,9 @@ __all__ = [
     "summary",
     "write_page",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"ratchet.service.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'ratchet.service' has no attribute {name!r}")
