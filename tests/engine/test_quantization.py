@@ -1,9 +1,7 @@
 """Base models in 8 and 4 bits by the real bitsandbytes, against the same model with its weights dequantized."""
 
-import importlib.util
 import json
 import logging
-import subprocess
 import sys
 
 import pytest
@@ -16,7 +14,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from ratchet.config import RlSettings, RunConfig
 from ratchet.config.config_text import build
-from ratchet.engine import quantization, third_party
+from ratchet.engine import quantization
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.logprobs import PLAIN, RowForward, answer_logprobs, chosen_forward
 from ratchet.engine.packing import PackedAnswer, pack
@@ -274,27 +272,6 @@ def test_on_a_cpu_it_is_said_that_no_time_is_saved(kind):
     settings = {"quantization": kind, "rl": {"max_answer_tokens": 32}, "device": "cpu"}
     assert any("saves memory but no time" in note for note in prepare(build(settings)).notes)
     assert not any("saves memory" in note for note in prepare(build({**settings, "quantization": "none"})).notes)
-
-
-# --- importing it ----------------------------------------------------------------------------------------------------
-
-
-def test_a_package_that_is_hidden_cannot_be_imported_and_comes_back():
-    with third_party._absent("json"):
-        assert importlib.util.find_spec("json") is None
-        with pytest.raises(ImportError):
-            importlib.import_module("json")
-    assert importlib.import_module("json") is json
-
-
-def test_loading_the_engine_fetches_no_kernels_and_is_silent(tmp_path):
-    # bitsandbytes asks for them on processors with AVX512-BF16 alone. (transformers imports the package too, but fetches
-    # nothing unasked.)
-    (tmp_path / "kernels.py").write_text("raise SystemExit('kernels was asked for')\n")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import ratchet.engine\n"
-    code += "print('bitsandbytes' in sys.modules, 'kernels' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout.split(), done.stderr) == (["True", "False"], "")
 
 
 # --- the product of 8 bits -------------------------------------------------------------------------------------------

@@ -3,6 +3,6 @@
 It knows no folder layout, clock policy, database or web: what it reports goes through functions it is given.
 """
 
-from ratchet.engine.third_party import load_bitsandbytes
+from ratchet.engine.third_party import load_libraries
 
-load_bitsandbytes()  # before any of the engine's modules can import PEFT
+load_libraries()  # before any of the engine's modules imports them

@@ -37,7 +37,7 @@ from ratchet.engine.quantization import (
 )
 from ratchet.engine.starting_adapter import StartAdapter, read_start
 from ratchet.engine.text_part import text_keywords
-from ratchet.engine.third_party import without_load_report
+from ratchet.engine.third_party import lightly, load_bitsandbytes, without_load_report
 from ratchet.errors import ModelUnavailable, RatchetError
 from ratchet.models.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ratchet.models.footprint import Load
@@ -109,7 +109,8 @@ class Policy:
 
     def load_adapter_state(self, state: dict[str, Tensor]) -> None:
         """Put tensors from ``adapter_state`` back."""
-        set_peft_model_state_dict(self.model, state, adapter_name=ADAPTER)
+        with lightly():
+            set_peft_model_state_dict(self.model, state, adapter_name=ADAPTER)
 
     def adapter_files(self, state: dict[str, Tensor]) -> dict[str, bytes]:
         """Return the files of an adapter folder in PEFT layout. The same tensors give the same bytes."""
@@ -297,14 +298,17 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
     start = read_start(config.start_from)
     device = chosen_device(config.device)
     dtype = compute_dtype(device)
+    stored = model_config(files, config.revision)
+    if config.quantization != "none" or "quantization_config" in stored:
+        load_bitsandbytes()
     keywords = _load_keywords(files, config)
-    keywords |= load_keywords(config.quantization, device, model_config(files, config.revision))
+    keywords |= load_keywords(config.quantization, device, stored)
     if files.gguf_file:
         keywords["quantization_config"] = GgufConfig(dequantize=True)
-    if towers_in(files.name, model_config(files, config.revision)):
+    if towers_in(files.name, stored):
         with _unavailable(files):
             keywords |= text_keywords(files.name, files.source, _load_keywords(files, config))
-    with out_of_memory_as("loading"), _unavailable(files), without_load_report():
+    with out_of_memory_as("loading"), _unavailable(files), without_load_report(), lightly():
         model, report = AutoModelForCausalLM.from_pretrained(
             files.source, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **keywords
         )
@@ -320,7 +324,7 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
             "cannot share here. Choose a model with attention in every layer."
         )
     identity = files.identity or pinned_commit(files.source, config.revision)
-    with out_of_memory_as("loading"):
+    with out_of_memory_as("loading"), lightly():
         if start is None:
             peft_model = with_new_adapter(model, config.lora, config.seed)
         else:

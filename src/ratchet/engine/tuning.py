@@ -39,6 +39,7 @@ from ratchet.engine.rounds import (
 )
 from ratchet.engine.schedule import Tuning, number_of_steps, rate_at, rows_per_step, steps_of_round
 from ratchet.engine.sft import SftLoss
+from ratchet.engine.third_party import without_compiler
 from ratchet.engine.update import SKIPS_ALLOWED, Learner, same_sums_each_time
 from ratchet.errors import NotFinite, OutOfMemory, StopReason
 from ratchet.run.endings import target_reached
@@ -163,7 +164,8 @@ def _step(
     if not torch.isfinite(torch.tensor([total, norm])).all():
         _skip(learner, sums)
         return
-    learner.optimizer.step()
+    with without_compiler():
+        learner.optimizer.step()
     learner.skipped_in_a_row = 0
     sums.losses.append(total)
     sums.norms.append(norm)

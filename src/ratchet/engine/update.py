@@ -30,6 +30,7 @@ from ratchet.engine.losses import LOSSES, LossStats, StepTotals, TokenBatch, pol
 from ratchet.engine.memory import give_back, out_of_memory_as
 from ratchet.engine.packing import PackedAnswer, PackedRow, packed_rows
 from ratchet.engine.policy import Policy
+from ratchet.engine.third_party import without_compiler
 from ratchet.errors import NotFinite
 from ratchet.run.records import Group, Learned, Rollout
 
@@ -140,20 +141,18 @@ def same_sums_each_time() -> Iterator[None]:
     The answers of a group share their prompt's last token, whose gradient is a sum over them. By default several
     threads add to it in the order in which they come, so the same run would give other bytes each time.
     """
-    was_on, only_warned = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    mode = torch.get_deterministic_debug_mode()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     # On a GPU some kernels have no such form; there the promise is as good as theirs, and nobody is told each time.
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # By the debug mode: ``use_deterministic_algorithms`` sets the very same, and loads torch's compiler to tell it.
+    torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
             yield
     finally:
-        torch.use_deterministic_algorithms(was_on, warn_only=only_warned)
+        torch.set_deterministic_debug_mode(mode)
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
@@ -250,7 +249,8 @@ def _step(
     if not (torch.isfinite(torch.tensor([loss_sum, norm])).all()):
         _skip(learner, sums)
         return
-    learner.optimizer.step()
+    with without_compiler():
+        learner.optimizer.step()
     learner.skipped_in_a_row = 0
     sums.losses.append(loss_sum)
     sums.norms.append(norm)
