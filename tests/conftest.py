@@ -1,15 +1,18 @@
 """What every test runs under: folders of its own, no network, and the command line as a process."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 import ratchet.cli  # and with it ratchet, before any test imports torch: it sets how OpenMP waits
 
+from . import forks
 from .buckets import _bucket_process, bucket_server, each_storage  # noqa: F401 - fixtures
 from .databases import each_database, postgres_server, postgres_url  # noqa: F401 - fixtures
 
@@ -22,6 +25,22 @@ os.environ.update(
     HF_HUB_DISABLE_TELEMETRY="1",
     OMP_NUM_THREADS="1",
 )
+
+
+def pytest_configure(config):
+    """Processes of the command line and of workers are forked, see ``forks.py``; one server for all of a session."""
+    forks.install(any_session=True)
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="forks-")
+        os.environ[forks.VARIABLE] = f"{folder}/socket"
+        config.add_cleanup(lambda: shutil.rmtree(folder))
+
+
+@pytest.fixture
+def cold_processes(monkeypatch):
+    """For tests of what a process imports, or of how long or how much memory it takes: none is forked."""
+    monkeypatch.delenv(forks.VARIABLE)
+
 
 _connect = socket.socket.connect
 
