@@ -17,8 +17,8 @@ MEASURE = """
 import json, sys
 from pathlib import Path
 from ratchet import worker
-from ratchet.config_text import build
-from ratchet.run_folder import RunFolder
+from ratchet.config.config_text import build
+from ratchet.run.run_folder import RunFolder
 
 def kilobytes(name):
     with open("/proc/self/status") as file:

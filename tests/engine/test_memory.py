@@ -83,7 +83,7 @@ import torch, transformers
 from ratchet.config import LoraSettings
 from ratchet.engine.logprobs import PLAIN, answer_logprobs
 from ratchet.engine.memory import shape_of
-from ratchet.footprint import activation_bytes
+from ratchet.models.footprint import activation_bytes
 from ratchet.engine.packing import PackedAnswer, pack
 from ratchet.engine.policy import Policy, with_new_adapter
 from ratchet.engine.recompute import recompute_layers

@@ -270,7 +270,7 @@ def test_an_adapter_that_finds_no_room_leaves_the_old_one_and_takes_none(folder,
 HOLD = """
 import sys
 from pathlib import Path
-from ratchet.run_folder import RunFolder
+from ratchet.run.run_folder import RunFolder
 with RunFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()

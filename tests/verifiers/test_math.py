@@ -223,7 +223,7 @@ def test_close_ends_an_answer_under_way():
 PARENT = """
 import os, sys
 from ratchet.config import MathVerifier
-from ratchet.records import Prompt
+from ratchet.run.records import Prompt
 from ratchet.verifiers import make_verifier
 verifier = make_verifier(MathVerifier(limit_seconds=3))
 prompt = Prompt(1, ({"role": "user", "content": "?"},), "7")

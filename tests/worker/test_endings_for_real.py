@@ -18,7 +18,7 @@ LIMITED = """
 import ctypes, gc, json, resource, sys
 from pathlib import Path
 from ratchet import worker
-from ratchet.run_folder import RunFolder
+from ratchet.run.run_folder import RunFolder
 
 folder, phase, headroom = RunFolder(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 
@@ -61,7 +61,7 @@ FULL_DISK = """
 import os, shutil, sys
 from pathlib import Path
 from ratchet import worker
-from ratchet.run_folder import RunFolder
+from ratchet.run.run_folder import RunFolder
 
 disk, home = Path(sys.argv[1]), Path(sys.argv[2])
 shutil.copytree(home / "run", disk / "run")

@@ -103,7 +103,7 @@ HANGS = """
 import ctypes, sys
 from pathlib import Path
 from ratchet import worker
-from ratchet.run_folder import RunFolder
+from ratchet.run.run_folder import RunFolder
 from ratchet.worker import watchdog
 
 seen, dogs = [], []

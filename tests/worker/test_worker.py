@@ -508,7 +508,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from ratchet.config import RunConfig
-from ratchet.run_folder import RunFolder
+from ratchet.run.run_folder import RunFolder
 from ratchet import worker
 
 def on_event(event):
