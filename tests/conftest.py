@@ -1,12 +1,11 @@
 """What every test runs under: folders of its own, no network, and the command line as a process."""
 
+import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -27,13 +26,43 @@ os.environ.update(
 )
 
 
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="all repetitions, and the tests marked long (make test-long)")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--long"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in set(long)]
+
+
+@pytest.fixture(scope="session")
+def repeats(request):
+    """Return a function that chooses how often a test repeats itself: ``repeats(full, few)``, full by test-long."""
+    return lambda full, few: full if request.config.getoption("--long") else few
+
+
 def pytest_configure(config):
     """Processes of the command line and of workers are forked, see ``forks.py``; one server for all of a session."""
-    forks.install(any_session=True)
     if not hasattr(config, "workerinput"):
-        folder = tempfile.mkdtemp(prefix="forks-")
-        os.environ[forks.VARIABLE] = f"{folder}/socket"
-        config.add_cleanup(lambda: shutil.rmtree(folder))
+        server = forks.Server()
+        os.environ[forks.VARIABLE] = server.path
+        config.add_cleanup(server.close)
+    forks.install(any_session=True)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Tests marked ``alone`` measure time or memory: of the session's processes no other tests meanwhile."""
+    place = os.path.dirname(os.environ[forks.VARIABLE])
+    is_alone = item.get_closest_marker("alone") is not None
+    with open(f"{place}/door", "w") as door, open(f"{place}/room", "w") as room:
+        # One after the other through the door; whoever wants the room for itself stands in it until the room is empty.
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        return (yield)
 
 
 @pytest.fixture

@@ -28,11 +28,13 @@ import random
 import resource
 import runpy
 import select
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -163,37 +165,36 @@ def _exit_of(process, timeout):
 
 def _connection(path):
     connection = socket.socket(socket.AF_UNIX)
-    with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-        connection.connect(path)
-        return connection
-    with open(f"{path}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(path):
-            _start_server(path)
     connection.connect(path)
     return connection
 
 
-def _start_server(path):
-    log = open(f"{path}.log", "wb")  # noqa: SIM115 - closed below, when the server has it
-    with log:
-        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-        environment |= {"HF_HOME": f"{path}.hub"}
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks", path],
-            cwd=Path(__file__).parents[1],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    limit = time.monotonic() + _START_SECONDS
-    while not os.path.exists(path):
-        if server.poll() is not None or time.monotonic() > limit:
-            raise RuntimeError(f"The fork server did not start: {Path(f'{path}.log').read_text()}")
-        time.sleep(0.02)
-    server.returncode = 0  # nobody waits for it: it ends with the session
+class Server:
+    """The fork server of a session. It loads the libraries when it is first asked for a process."""
+
+    def __init__(self):
+        self._folder = tempfile.mkdtemp(prefix="forks-")
+        self.path = f"{self._folder}/socket"
+        with open(f"{self._folder}/log", "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.forks", self.path],
+                cwd=Path(__file__).parents[1],
+                env={**os.environ, "HF_HOME": f"{self._folder}/hub"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        limit = time.monotonic() + _START_SECONDS
+        while not os.path.exists(self.path):
+            if self._process.poll() is not None or time.monotonic() > limit:
+                raise RuntimeError(f"The fork server did not start: {Path(self._folder, 'log').read_text()}")
+            time.sleep(0.01)
+
+    def close(self):
+        """End it, and wait for it: its processor time and that of what it forked is this process's children's."""
+        shutil.rmtree(self._folder)
+        self._process.wait()
 
 
 def _send(connection, request, files):
@@ -234,6 +235,7 @@ def _load():
     weakref.finalize._registry.clear()
     weakref.finalize._registered_with_atexit = False
     atexit.register(logging.shutdown)
+    return True
 
 
 def serve(path):
@@ -242,14 +244,16 @@ def serve(path):
     listener.bind(f"{path}.new")
     listener.listen(64)
     os.rename(f"{path}.new", path)
+    is_loaded = False
     poller = select.poll()
     poller.register(listener, select.POLLIN)
     running, ended = {}, {}  # by a file's number: processes and who started them
-    while os.path.exists(path):
-        for number, _ in poller.poll(1000):
+    while os.path.exists(path) and os.getppid() != 1:
+        for number, _ in poller.poll(200):
             if number == listener.fileno():
                 connection = listener.accept()[0]
                 request, files = _request(connection)
+                is_loaded = is_loaded or _load()
                 pid = os.fork()
                 if pid == 0:
                     for other in (listener, connection, *(c for _, c in [*running.values(), *ended.values()])):
@@ -368,7 +372,6 @@ def leave(code):
 
 
 def main(path):
-    _load()
     install()
     request, files = serve(path)
     become(request, files)

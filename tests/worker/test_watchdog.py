@@ -99,7 +99,7 @@ def test_reading_and_filling_memory_move_the_bytes(tmp_path):
 
 
 # A mutex that is locked twice by the same thread: no signal ends that wait.
-HANGS = """
+HANGS = """# forked
 import ctypes, sys
 from pathlib import Path
 from ratchet import worker

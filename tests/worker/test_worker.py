@@ -504,7 +504,7 @@ def test_a_disk_that_fills_up_during_a_run_ends_it_with_the_best_adapter_and_it_
     assert_same_run(folder, reference[0])
 
 
-LIMITED = """
+LIMITED = """# forked
 import resource, sys
 from pathlib import Path
 from ratchet.config import RunConfig
@@ -576,7 +576,7 @@ def uninterrupted(tmp_path_factory):
 
 # Signals the process just before a call that touches the disk: the call's name, part of its argument, how many such
 # calls are let through, and the signals.
-KILLER = """
+KILLER = """# forked
 import os, signal, sys
 from pathlib import Path
 
