@@ -72,7 +72,7 @@ def test_torch_stays_in_the_engine(path):
         "import ratchet.readiness, ratchet.datasets.tokens",
         "import ratchet.supervisor, ratchet.server",
         "import ratchet.service.runs.run_plan, ratchet.service.runs.follow, ratchet.service.runs.round_history, ratchet.service.runs.derived_runs",
-        "import ratchet.cli.plan_commands, ratchet.cli.follow_commands, ratchet.cli.round_commands, ratchet.cli.derive_commands, ratchet.cli.live",
+        "import ratchet.cli.plan_commands, ratchet.cli.follow_commands, ratchet.cli.run_commands, ratchet.cli.run_output, ratchet.cli.live",
         "import ratchet.store, ratchet.store.artifact_store, ratchet.service.adapters.run_files",
     ],
     ids=[
@@ -130,7 +130,7 @@ def test_openmp_is_told_to_wait_passively_before_torch_loads(first):
         "data show nothing",
         "adapters list",
         "plan --source math_pairs --max-answer-tokens 64",
-        "runs watch nothing",
+        "runs follow nothing",
         "runs rounds nothing",
         "runs log nothing",
         "runs samples nothing",

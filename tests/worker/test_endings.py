@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 
 import ratchet
 from ratchet import service, worker
-from ratchet.cli.train_commands import exit_status
+from ratchet.cli.starting import exit_status
 from ratchet.config import LimitSettings
 from ratchet.engine.prepare import prepare
 from ratchet.errors import (
@@ -532,7 +532,7 @@ def test_every_ending_has_a_status_an_exit_code_and_a_place_in_the_tables():
 
 
 def test_the_exit_code_of_the_watchdog_is_the_tasks():
-    from ratchet.cli import EXIT_TASK
+    from ratchet.cli.faults import EXIT_TASK
     from ratchet.worker.watchdog import EXIT_TASK as OF_THE_WATCHDOG
 
     assert OF_THE_WATCHDOG == EXIT_TASK

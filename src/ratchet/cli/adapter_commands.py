@@ -1,103 +1,75 @@
-"""``ratchet adapters list | show``."""
+"""``ratchet adapters list | show``, and ``ratchet runs fetch | upload``: files of runs in the artifact storage."""
 
-import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
+from rich.console import Console
 
-from ratchet.cli.train_commands import json_option
-
-if TYPE_CHECKING:
-    from ratchet.service.adapters.adapter_catalogue import Adapter
+from ratchet.cli.options import PATH, json_option, run_argument
+from ratchet.cli.output import emit, print_fields, table
+from ratchet.service.adapters.adapter_catalogue import Adapter, list_adapters, show_adapter
+from ratchet.service.adapters.run_files import Transfer, fetch_run, upload_run
 
 _DIGITS = 12
 
 
-def adapters() -> click.Command:
-    """Return the group."""
-    return click.Group(
-        "adapters",
-        help="List the adapters of finished runs, show one and check that it is whole.",
-        commands=[
-            click.Command(
-                "list", callback=_list, help="List all adapters, newest last; trials have none.", params=[json_option()]
-            ),
-            click.Command(
-                "show",
-                callback=_show,
-                help="Show the adapter of a run, and check that its files are what the run ended with.",
-                params=[click.Argument(["run_or_folder"]), json_option()],
-            ),
-        ],
-    )
+@click.group
+def adapters() -> None:
+    """List the adapters of finished runs; show one and verify its files."""
 
 
-def _list(as_json: bool) -> None:
-    from ratchet.service.adapters.adapter_catalogue import list_adapters
-
+@adapters.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List all adapters, newest last; trials have none."""
     found = list_adapters()
-    if as_json:
-        click.echo(json.dumps({"adapters": [_fields(one) for one in found]}))
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    from ratchet.cli.console import console_for
-
-    if not found:
-        click.echo("No adapters yet. A run that ends after its round 0 keeps one: start with ratchet demo.")
-        return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in ("run", "objective", "base model", "revision", "round", "score", "sha256", "folder"):
-        table.add_column(column, no_wrap=column != "folder", overflow="fold")
-    for one in found:
-        origin = one.origin
-        cells = [one.run, origin.objective, one.model, _short(one.identity), str(origin.round), _score(one)]
-        table.add_row(*map(escape, [*cells, origin.sha256[:_DIGITS], str(one.folder)]))
-    console_for(as_json).print(table)
+    shown: Any = "No adapters yet. A run that ends after its round 0 keeps one: start with ratchet demo."
+    if found:
+        columns = ("run", "objective", "base model", "revision", "round", "score", "sha256", "folder")
+        shown = table(*columns, rows=map(_cells, found), folding=("folder",))
+    emit(as_json, {"adapters": [_fields(one) for one in found]}, shown)
 
 
-def _show(run_or_folder: str, as_json: bool) -> None:
-    from ratchet.service.adapters.adapter_catalogue import show_adapter
+def _cells(one: Adapter) -> list[str]:
+    revision = one.identity.removeprefix("sha256:")[:_DIGITS]
+    cells = [one.run, one.origin.objective, one.model, revision, str(one.origin.round), _score(one)]
+    return [*cells, one.origin.sha256[:_DIGITS], str(one.folder)]
 
+
+@adapters.command
+@run_argument
+@json_option
+def show(run_or_folder: str, as_json: bool) -> None:
+    """Show the adapter of a run, and verify that its files are what the run ended with."""
     adapter, files = show_adapter(run_or_folder)
-    if as_json:
-        click.echo(json.dumps({**_fields(adapter), "layers": len(files.pairs()), "is_whole": True}))
-        return
-    from rich.markup import escape
-
-    from ratchet.cli.console import console_for
-
-    console = console_for(as_json)
-    origin = adapter.origin
-    rows = {
-        "Adapter of run": f"{adapter.run} ({origin.objective}), which ended {adapter.ended_at}",
-        "Folder": str(adapter.folder),
-        "Base model": adapter.model,
-        "Revision": adapter.identity,
-        "Round": f"{origin.round}{' (the starting adapter)' if origin.round == 0 else ''}",
-        "Score": f"{_score(adapter)} on its run's validation sample",
-        "Size": f"rank {adapter.rank}, alpha {adapter.alpha}, on {len(files.pairs())} layers",
-        "Checksum": f"sha256 {files.sha256}, as the run ended with",
-    }
-    for label, value in rows.items():
-        console.print(f"[bold]{label:<15}[/bold] {escape(value)}")
+    origin, layers = adapter.origin, len(files.pairs())
+    fields = [
+        ("Adapter of run", f"{adapter.run} ({origin.objective}), which ended {adapter.ended_at}"),
+        ("Folder", str(adapter.folder)),
+        ("Base model", adapter.model),
+        ("Revision", adapter.identity),
+        ("Round", f"{origin.round}{' (the starting adapter)' if origin.round == 0 else ''}"),
+        ("Score", f"{_score(adapter)} on its run's validation sample"),
+        ("Size", f"rank {adapter.rank}, alpha {adapter.alpha}, on {layers} layers"),
+        ("Checksum", f"sha256 {files.sha256}, as the run ended with"),
+    ]
     for number, one in enumerate(origin.start.line() if origin.start else ()):
-        console.print(f"[bold]{'' if number else 'Starts':<15}[/bold] from {escape(one.words)}")
-    console.print(f"Go on from it: ratchet train CONFIG --start-from {adapter.run}")
+        fields.append(("" if number else "Starts", f"from {one.words}"))
+
+    def print_all(console: Console) -> None:
+        print_fields(console, fields, 15)
+        console.print(f"Continue from it: ratchet train CONFIG --start-from {adapter.run}")
+
+    emit(as_json, {**_fields(adapter), "layers": layers, "is_whole": True}, print_all)
 
 
-def _short(identity: str) -> str:
-    return identity.removeprefix("sha256:")[:_DIGITS]
-
-
-def _score(adapter: "Adapter") -> str:
+def _score(adapter: Adapter) -> str:
     accuracy = adapter.origin.accuracy
     return "" if accuracy is None else f"{accuracy:.1%}"
 
 
-def _fields(adapter: "Adapter") -> dict[str, Any]:
+def _fields(adapter: Adapter) -> dict[str, Any]:
     return {
         "run": adapter.run,
         "folder": str(adapter.folder),
@@ -108,3 +80,32 @@ def _fields(adapter: "Adapter") -> dict[str, Any]:
         "alpha": adapter.alpha,
         **adapter.origin.model_dump(mode="json", include={"objective", "round", "accuracy", "sha256", "start"}),
     }
+
+
+@click.command
+@click.argument("run")
+@click.option("--to", "folder", required=True, type=PATH, help="A folder that is new or empty.")
+@json_option
+def fetch(run: str, folder: Path, as_json: bool) -> None:
+    """Download a run's files from the artifact storage into a folder, and verify each one."""
+    done = fetch_run(run, folder)
+    text = f"Downloaded {done.files} files of run {run} from {done.url} to {done.folder}."
+    emit(as_json, _transfer_fields(done), text)
+
+
+@click.command
+@run_argument
+@json_option
+def upload(run_or_folder: str, as_json: bool) -> None:
+    """Upload what the artifact storage (RATCHET_ARTIFACTS) lacks of a run, or has damaged."""
+    done = upload_run(run_or_folder)
+    damaged = f", {done.damaged} of them in place of damaged ones" if done.damaged else ""
+    text = f"Uploaded {done.files} files of run {done.run} to {done.url}{damaged}."
+    if not done.files:
+        text = f"{done.url} has all files of run {done.run}, undamaged."
+    emit(as_json, _transfer_fields(done), text)
+
+
+def _transfer_fields(done: Transfer) -> dict[str, Any]:
+    fields = {"run": done.run, "folder": str(done.folder), "url": done.url}
+    return {**fields, "files": done.files, "damaged": done.damaged}

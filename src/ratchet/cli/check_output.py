@@ -1,12 +1,10 @@
-"""What ``ratchet train --check`` shows: the run in a few lines, notes, warnings, and whether it could start."""
+"""What ``ratchet train --check`` and ``ratchet plan`` show: the run in a few lines, and whether it can start."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from rich.markup import escape
-
-from ratchet.cli import fault, problems
-from ratchet.cli.console import console_for
+from ratchet.cli.faults import fault, problems
+from ratchet.cli.output import console_for, note, print_fields
 from ratchet.config import RunConfig
 from ratchet.errors import NotReady
 from ratchet.readiness import Readiness
@@ -14,23 +12,22 @@ from ratchet.run.display import counted
 
 
 def print_report(report: Readiness, further: Mapping[str, str] | None = None) -> None:
-    """Print a report for people, all but its faults, with which the command ends; ``further`` lines by their label."""
+    """Print a report, and ``further`` lines by their label, but not its faults: the command ends with those."""
     console = console_for(as_json=False)
-    for label, value in {**_summary(report), **(further or {})}.items():
-        console.print(f"[bold]{label:<17}[/bold] {escape(value)}")
-    for note in report.notes:
-        console.print(f"[yellow]Note:[/yellow] {escape(note)}")
-    for warning in report.warnings:
-        console.print(f"[yellow]Warning:[/yellow] {escape(warning)}")
+    print_fields(console, {**_summary(report), **(further or {})}.items(), 17)
+    for text in report.notes:
+        note(console, text)
+    for text in report.warnings:
+        note(console, text, "Warning:")
     if not report.faults:
         console.print(
-            "[green]Ready.[/green] These checks found nothing against the run; it was not started. Whether its "
-            "verifier's report is confirmed is looked at when it is."
+            "[green]Ready.[/green] These checks passed; the run was not started. Whether its verifier's report is "
+            "confirmed is checked when it starts."
         )
 
 
 def report_fields(report: Readiness) -> dict[str, Any]:
-    """Return a report for machines; ``error`` is there if the run could not start."""
+    """Fields of a report for JSON; ``error`` is there if the run could not start."""
     fields: dict[str, Any] = {
         "ready": not report.faults,
         "device": report.device,
@@ -62,18 +59,18 @@ def _summary(report: Readiness) -> dict[str, str]:
     config, rl, start = report.config, report.config.rl, report.config.start_from
     hours = config.limits.time_hours
     rows = ", ".join(f"{count:,} {split}" for split, count in report.row_counts.items() if count)
-    prompt = "not known" if report.longest_prompt is None else f"{report.longest_prompt:,} tokens"
-    window = "no limit known" if report.window is None else f"{report.window:,} tokens"
+    prompt = "unknown" if report.longest_prompt is None else f"{report.longest_prompt:,} tokens"
+    window = "unknown" if report.window is None else f"{report.window:,} tokens"
     return {
         "Base model": config.model,
         **({"Starts from": start.run or start.adapter} if start.adapter else {}),
-        "Device": report.device or f"{config.device}, which is not there",
+        "Device": report.device or f"{config.device}, which this machine does not have",
         "Data": f"{config.data.source}: {rows} rows" if rows else f"{config.data.source}: not read",
         "Verifier": config.verifier.kind if config.verifier else "none",
         **({"Watch metric": config.watch.kind} if config.watch else {}),
         "Rounds": _rounds(config),
         "Longest prompt": prompt,
-        "Longest answer": f"{rl.max_answer_tokens:,} tokens",
-        "Window": window,
-        "Longest duration": "no limit" if hours is None else counted(hours, "hour"),
+        "Max answer tokens": f"{rl.max_answer_tokens:,}",
+        "Context length": window,
+        "Time limit": "no limit" if hours is None else counted(hours, "hour"),
     }

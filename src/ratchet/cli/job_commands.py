@@ -1,36 +1,54 @@
-"""What ``ratchet loop`` and ``ratchet experiment`` have in common: list, show, stop, and following one to its end."""
+"""What ``ratchet loop`` and ``ratchet experiment`` have in common: list, show, stop, and following one to its end.
+
+Where no scheduler runs for this RATCHET_HOME, the command does the work until the loop or experiment has ended.
+"""
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import click
+from rich.console import Console
 
-from ratchet.cli import EXIT_TASK, tell
-from ratchet.cli.conducting import carry_out, tell_without_keeper
-from ratchet.cli.starting import NO_KEEPER
-from ratchet.cli.train_commands import json_option
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from ratchet.cli.faults import EXIT_TASK, tell
+from ratchet.cli.inspect_commands import asking
+from ratchet.cli.interrupts import interruptible
+from ratchet.cli.live import Live
+from ratchet.cli.options import StartOptions, chart_option, json_option, project_option, report_option, settings_of
+from ratchet.cli.output import console_for, emit, plain, table
+from ratchet.cli.starting import tell_without_scheduler
+from ratchet.server import serve_runs
+from ratchet.service.jobs import job_settings
+from ratchet.supervisor import KeeperHome
 
 Found = TypeVar("Found")
+_POLL_SECONDS = 1.0
+
+from_adapter_option = click.option(
+    "--from-adapter",
+    is_flag=True,
+    help="Of a run: begin with its adapter, not with what the run itself started from.",
+)
 
 
 @dataclass(frozen=True)
-class Plans(Generic[Found]):
+class Jobs(Generic[Found]):
     """Loops, or experiments, as these commands know them.
 
     Attributes:
         noun: What one of them is called.
-        kept: What stays of one that is stopped.
+        kept: What remains of one that is stopped.
         columns: Of the list, the folding ones in ``folding``; ``cells`` are those of one of them.
-        every: Returns all, or those of a project, oldest first.
-        is_good: Tells whether one that has ended did what it was for, or what somebody asked of it.
-        line: Says how far one is.
-        fields: Returns what machines are told.
+        find: Looks one up by its id.
+        every: All, or those of a project, oldest first.
+        stop: Requests that one stops.
+        is_open: Whether it has not ended.
+        is_good: Whether one that has ended did its work, or was stopped by the user.
+        line: How far one is.
+        fields: Its fields for JSON.
+        show: Prints one.
         write: Writes a page and a chart to where they are asked for.
     """
 
@@ -46,128 +64,113 @@ class Plans(Generic[Found]):
     is_good: Callable[[Found], bool]
     line: Callable[[Found], str]
     fields: Callable[[Found], dict[str, Any]]
-    show: Callable[["Console", Found], None]
+    show: Callable[[Console, Found], None]
     write: Callable[[Found, Path | None, Path | None], None]
 
+    def resume_command(self, id: str) -> str:
+        """The command that resumes one."""
+        return f"ratchet {self.noun} resume {id}"
 
-def argument(noun: str) -> click.Argument:
-    """Return the argument that names one of them."""
-    return click.Argument(["id"], metavar=noun.upper())
+
+def add_shared_commands(group: click.Group, jobs: Jobs[Any]) -> None:
+    """Add the commands list, show and stop to a group."""
+    noun = jobs.noun
+    named = click.argument("id", metavar=noun.upper())
+
+    @group.command("list", help=f"List {noun}s, newest last.")
+    @project_option
+    @json_option
+    def list_(project: str | None, as_json: bool) -> None:
+        found = jobs.every(project)
+        none = f"No {noun}s yet. Start one with ratchet {noun} start." if project is None else "None."
+        shown = table(*jobs.columns, rows=map(jobs.cells, found), folding=jobs.folding) if found else none
+        emit(as_json, {f"{noun}s": [jobs.fields(one) for one in found]}, shown)
+
+    @group.command(help=f"Show {'an' if noun[0] in 'aeiou' else 'a'} {noun}: how far it is, and how it ended.")
+    @named
+    @report_option
+    @chart_option
+    @json_option
+    def show(id: str, report: Path | None, chart: Path | None, as_json: bool) -> None:
+        one = jobs.find(id)
+        emit(as_json, jobs.fields(one), lambda console: jobs.show(console, one))
+        jobs.write(one, report, chart)
+        for label, path in (("Report", report), ("Chart", chart)):
+            if path is not None:
+                console_for(as_json).print(plain(f"{label:<8} {path}"))
+
+    @group.command(help=f"Stop {'an' if noun[0] in 'aeiou' else 'a'} {noun} cleanly; {jobs.kept} is kept.")
+    @named
+    @json_option
+    def stop(id: str, as_json: bool) -> None:
+        jobs.stop(id)
+        text = f"Stop requested: the running step stops cleanly, and {jobs.kept} is kept."
+        emit(as_json, {noun: id, "stop": "asked"}, text)
+        if not as_json:
+            later = (
+                f"The scheduler is not running: this happens with the next ratchet serve or {jobs.resume_command(id)}."
+            )
+            tell_without_scheduler(sentence=later)
 
 
-def shared_commands(
-    noun: str, plans: Callable[[], Plans[Any]], *, show: str, chart: str, stop: str
-) -> list[click.Command]:
-    """Return the commands list, show and stop.
+def read_source(
+    source: str | None, start: StartOptions, flags: dict[str, str], console: Console, *, from_adapter: bool
+) -> job_settings.Source:
+    """Settings that a command names: those of a file, of a run, or of flags alone.
 
-    Args:
-        noun: As in ``Plans``, which nothing is loaded for before a command is called.
-        plans: Returns the rest.
-        show: What the command of this name does.
-        chart: What the option of this name does.
-        stop: What the command of this name does.
+    Raises:
+        UsageError: nothing is named.
     """
-    return [
-        click.Command(
-            "list",
-            callback=lambda **given: _list(plans(), **given),
-            help=f"List {noun}s, newest last.",
-            params=[click.Option(["--project"], metavar="LABEL", help="Only this project's."), json_option()],
-        ),
-        click.Command(
-            "show",
-            callback=lambda **given: _show(plans(), **given),
-            help=show,
-            params=[
-                argument(noun),
-                click.Option(["--report"], type=click.Path(path_type=Path), help="Write a page to this file."),
-                click.Option(["--chart"], type=click.Path(path_type=Path), help=chart),
-                json_option(),
-            ],
-        ),
-        click.Command(
-            "stop",
-            callback=lambda **given: _stop(plans(), **given),
-            help=stop,
-            params=[argument(noun), json_option()],
-        ),
-    ]
+    with Live(console, None) as live:
+        ask, on_progress = asking(live, start), live.watch.on_progress
+        if source is not None and not Path(source).is_file():
+            return job_settings.source_of_run(
+                source, flags, from_adapter=from_adapter, ask=ask, on_progress=on_progress
+            )
+        if from_adapter:
+            raise click.UsageError("--from-adapter goes with a run. In settings it is start_from.")
+        settings = settings_of(Path(source) if source else None, flags)
+        return job_settings.source_of_settings(settings, ask, on_progress)
 
 
-def followed(plans: Plans[Found], id: str, console: "Console", *, queue: bool, as_json: bool) -> int:
-    """Follow one to its end, or leave it to the keeper; return the exit code."""
-    from ratchet.supervisor import KeeperHome
-
+def follow_job(jobs: Jobs[Found], id: str, *, queue: bool, as_json: bool) -> int:
+    """Follow one to its end, or leave it to the scheduler; the exit code."""
     if queue:
         if as_json:
-            tell(json.dumps(plans.fields(plans.find(id))))
+            tell(json.dumps(jobs.fields(jobs.find(id))))
         else:
-            tell(f"{plans.noun.capitalize()} {id} is queued.")
-            if not KeeperHome().is_held():
-                tell(NO_KEEPER)
+            tell(f"{jobs.noun.capitalize()} {id} is queued.")
+            tell_without_scheduler()
         return 0
-    console.print(f"{plans.noun.capitalize()} {id}", markup=False)
-    carry_out(
-        id,
-        console,
-        _resume(plans, id),
-        lambda: plans.is_open(plans.find(id)),
-        lambda: plans.line(plans.find(id)),
-    )
-    ended = plans.find(id)
+    console = console_for(as_json, of_a_run=True)
+    console.print(plain(f"{jobs.noun.capitalize()} {id}"))
+    _carry_out(jobs, id, console)
+    ended = jobs.find(id)
     if as_json:
-        tell(json.dumps(plans.fields(ended)))
+        tell(json.dumps(jobs.fields(ended)))
     else:
-        plans.show(console, ended)
-    return 0 if plans.is_good(ended) or plans.is_open(ended) else EXIT_TASK
+        jobs.show(console, ended)
+    return 0 if jobs.is_good(ended) or jobs.is_open(ended) else EXIT_TASK
 
 
-def _resume(plans: Plans[Any], id: str) -> str:
-    return f"ratchet {plans.noun} resume {id}"
-
-
-def _list(plans: Plans[Any], project: str | None, as_json: bool) -> None:
-    found = plans.every(project)
-    if as_json:
-        click.echo(json.dumps({f"{plans.noun}s": [plans.fields(one) for one in found]}))
-        return
-    if not found:
-        none = f"No {plans.noun}s yet. Start one with ratchet {plans.noun} start."
-        click.echo(none if project is None else "None.")
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    from ratchet.cli.console import console_for
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in plans.columns:
-        table.add_column(column, no_wrap=column not in plans.folding, overflow="fold")
-    for one in found:
-        table.add_row(*map(escape, plans.cells(one)))
-    console_for(as_json).print(table)
-
-
-def _show(plans: Plans[Any], id: str, report: Path | None, chart: Path | None, as_json: bool) -> None:
-    from ratchet.cli.console import console_for
-
-    one = plans.find(id)
-    console = console_for(as_json)
-    if as_json:
-        click.echo(json.dumps(plans.fields(one)))
-    else:
-        plans.show(console, one)
-    plans.write(one, report, chart)
-    for label, path in (("Report", report), ("Chart", chart)):
-        if path is not None:
-            console.print(f"{label:<8} {path}", markup=False)
-
-
-def _stop(plans: Plans[Any], id: str, as_json: bool) -> None:
-    plans.stop(id)
-    if as_json:
-        click.echo(json.dumps({plans.noun: id, "stop": "asked"}))
-    else:
-        click.echo(f"Asked to stop: what is at work ends in good order, and {plans.kept} is kept.")
-        tell_without_keeper(_resume(plans, id))
+def _carry_out(jobs: Jobs[Any], id: str, console: Console) -> None:
+    """Follow one to its end, as the scheduler where none is running."""
+    if KeeperHome().is_held():
+        console.print("The scheduler does the work; Ctrl-C leaves it running.")
+        last = ""
+        try:
+            with interruptible() as pause:
+                while KeeperHome().is_held() and jobs.is_open(one := jobs.find(id)):
+                    if (line := jobs.line(one)) != last:
+                        console.print(plain(line))
+                        last = line
+                    pause(_POLL_SECONDS)
+        except KeyboardInterrupt:
+            return
+    if jobs.is_open(jobs.find(id)):  # no scheduler was running, or it has ended: it may have been another command
+        console.print("No server is running; this command does the work. Ctrl-C stops it cleanly.")
+        try:
+            serve_runs(show=lambda line: console.print(plain(line)), until_ended=id)
+        except KeyboardInterrupt:
+            console.print(plain(f"The running step may go on by itself. Resume with: {jobs.resume_command(id)}"))
+            raise

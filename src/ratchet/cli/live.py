@@ -1,4 +1,4 @@
-"""What a run looks like while it goes on: a live line on a terminal, plain lines when piped."""
+"""A run while it goes on: a live line on a terminal, plain lines when piped."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -9,31 +9,32 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from ratchet.cli.output import note, print_fields
 from ratchet.run.display import counted
 from ratchet.run.records import OUTCOMES, RoundRecord
 from ratchet.run.report_card import PARSE_FAILURE_WARNING
 from ratchet.run.round_lines import scored
-from ratchet.service import Launch
 
 if TYPE_CHECKING:
+    from ratchet.service import Launch
     from ratchet.worker import Watch
 
 PHASES = {
     "loading": "loading the model",
     "inspecting": "sampling answers for the report",
-    "probing": "trying made-up answers on the verifier",
+    "probing": "trying adversarial answers on the verifier",
     "sampling": "sampling answers",
     "grading": "grading the last answers",
     "updating": "updating the adapter",
     "training": "training the adapter",
     "scoring": "scoring",
     "scored": "scored",
-    "uploading": "sending files to the storage",
+    "uploading": "uploading files to the artifact storage",
 }
 
 
 class Live:
-    """Shows a run's events and progress on a console, as a context manager. ``run`` is its id, once it has started."""
+    """Shows a run's events and progress on a console, as a context manager. ``run`` is its id once it has started."""
 
     def __init__(self, console: Console, rounds: int | None, currency: str = "") -> None:
         self.console = console
@@ -57,7 +58,7 @@ class Live:
 
     @property
     def watch(self) -> "Watch":
-        """What to hand to the service."""
+        """The listener to hand to the service."""
         from ratchet.worker import Watch  # here, so that whoever only shows a round loads no torch
 
         return Watch(self._on_event, self._on_progress, self.on_hard_end)
@@ -73,30 +74,26 @@ class Live:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the terminal alone inside the block, for something to be read and answered."""
+        """Pause the display inside the block, for something to be read and answered."""
         with suppress(OSError):
             self._progress.stop()
         yield
         with suppress(OSError):
             self._progress.start()
 
-    def on_launch(self, launch: Launch) -> None:
-        """Say once what is about to start."""
+    def on_launch(self, launch: "Launch") -> None:
+        """Print once what is about to start."""
         limit = (
             "no time limit"
             if launch.time_limit_hours is None
             else f"at most {counted(launch.time_limit_hours, 'hour')}"
         )
         rounds = f"{counted(self._rounds, 'round')}, " if self._rounds else ""
-        for label, text in (
-            ("Device", launch.device),
-            ("Longest", f"{rounds}{limit}"),
-            ("Cost", launch.cost),
-            ("Report", launch.report),
-            ("Writes", f"settings, journal, answers, checkpoint and adapter to {launch.folder}"),
-        ):
-            if text is not None:
-                self.console.print(f"{label:<8} {escape(text)}")
+        fields = [("Device", launch.device), ("Limits", f"{rounds}{limit}")]
+        fields += [("Cost", launch.cost)] if launch.cost is not None else []
+        fields += [("Report", launch.report)]
+        fields += [("Writes", f"settings, journal, answers, checkpoint and adapter to {launch.folder}")]
+        print_fields(self.console, fields, 8)
 
     def _on_progress(self, phase: str, done: int, total: int) -> None:
         counted = f"{done} / {total} {'steps' if phase == 'training' else 'answers'}" if total > 1 else ""
@@ -112,11 +109,11 @@ class Live:
         if event["event"] == "started":
             self.run = event["run"]
         elif event["event"] == "note":
-            self.console.print(f"[yellow]Note:[/yellow] {escape(event['text'])}")
+            note(self.console, event["text"])
         elif event["event"] == "planned":
             self._rounds = event["rounds"]
         elif event["event"] == "heldout":
-            when = "before training" if event["when"] == "before" else "with the kept adapter"
+            when = "before training" if event["when"] == "before" else "with the best adapter"
             self.console.print(f"Held-out problems, {when}: {event['accuracy']:.1%} of {event['prompts']} right")
         elif event["event"] == "answered":
             self.console.print(f"{event['done']:,} / {event['of']:,} questions answered, {event['seconds']:.1f} s")
@@ -128,7 +125,7 @@ class Live:
 
 
 def _losses(record: RoundRecord) -> str:
-    """Return what a round of sft or dpo says of its losses; nothing for rl, where the loss measures no success."""
+    """Losses of a round of sft or dpo; empty for rl, where the loss measures no success."""
     validation, learned = record.validation, record.learned
     if validation.loss is None:
         return ""
@@ -142,7 +139,7 @@ def _losses(record: RoundRecord) -> str:
 
 
 def round_line(record: RoundRecord, rounds: int | None, currency: str = "") -> str:
-    """Return one round as a line for people."""
+    """One round as a line for people."""
     cost = "" if record.cost is None else f"  {record.cost:.2f} {escape(currency)} so far"
     of = f"/{rounds}" if rounds else ""
     best = "  [green]best so far[/green]" if record.best_round == record.round else ""

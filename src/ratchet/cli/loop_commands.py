@@ -1,131 +1,90 @@
 """``ratchet loop``: start, list, show, stop and resume loops of training and benchmarking."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.text import Text
 
-from ratchet.cli.conducting import read_source, starting_options
-from ratchet.cli.eval_commands import write_page
-from ratchet.cli.flags import SettingsCommand
-from ratchet.cli.job_commands import Plans, argument, followed, shared_commands
-from ratchet.cli.train_commands import json_option, queue_option
-from ratchet.run.display import counted
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ratchet.evaluation.loop import RoundView
-    from ratchet.service.jobs.loops import Loop
+from ratchet.cli.job_commands import Jobs, add_shared_commands, follow_job, from_adapter_option, read_source
+from ratchet.cli.options import SettingsCommand, StartOptions, json_option, queue_option, start_options
+from ratchet.cli.output import console_for, note, plain, print_fields, table, write_page
+from ratchet.config import LoopSettings
+from ratchet.config.section_text import build_section
+from ratchet.evaluation.loop import RoundView
+from ratchet.run.display import counted, shown_seconds
+from ratchet.service.evaluations.benchmarks import find_benchmark
+from ratchet.service.jobs import loops
+from ratchet.service.jobs.job_steps import this_home
+from ratchet.service.jobs.loops import Loop
+from ratchet.service.reports import loop_report_files
 
 _FEW_QUESTIONS = 100
-# A loop that came to one of these did what it was for, or what somebody asked of it.
+# A loop that ended like this did its work, or was stopped by the user.
 _GOOD = ("target_reached", "rounds_spent", "plateaued", "stopped")
+_HELP = {name: field.description or "" for name, field in LoopSettings.model_fields.items()}
 
 
-def loop() -> click.Command:
-    """Return the group."""
-    return click.Group(
-        "loop",
-        help="Train and benchmark round after round, each on top of the best so far, until a target, a plateau or a "
-        "limit; start, list, show, stop, go on.",
-        commands=[
-            _start_command(),
-            *shared_commands(
-                "loop",
-                _loops,
-                show="Show a loop: its rounds, the best of them, and how it ended.",
-                chart="Draw the rounds (PNG).",
-                stop="End a loop: what is at work ends in good order, and its best is kept.",
-            ),
-            click.Command(
-                "resume",
-                callback=_resume,
-                help="Go on with a loop that was stopped or failed, if asked under other limits.",
-                params=[
-                    argument("loop"),
-                    *_limits(),
-                    queue_option(),
-                    json_option(),
-                ],
-            ),
-        ],
-    )
+@click.group
+def loop() -> None:
+    """Train and benchmark round after round, each on top of the best so far, until a target, a plateau or a limit."""
 
 
-def _limits() -> list[click.Parameter]:
-    """Return the options that say when a loop ends."""
-    from ratchet.config import LoopSettings
-
-    texts = {name: field.description for name, field in LoopSettings.model_fields.items()}
-    return [
-        click.Option(["--target", "target_percent"], metavar="PERCENT", help=texts["target_percent"]),
-        click.Option(["--max-rounds", "max_rounds"], metavar="N", help=f"{texts['max_rounds']} [default: 8]"),
-        click.Option(["--patience", "--give-up-after"], metavar="N", help=f"{texts['patience']} [default: 2]"),
-    ]
-
-
-def _start_command() -> click.Command:
-    from ratchet.config import LoopSettings
-
-    texts = {name: field.description for name, field in LoopSettings.model_fields.items()}
-    return SettingsCommand(
-        "start",
-        callback=_start,
-        help="Start a loop with the settings of SOURCE: a settings file, or a run. Every round is a whole run; flags "
-        "change its settings.",
-        params=[
-            click.Argument(["source"], required=False, metavar="[SOURCE]"),
-            click.Option(["--benchmark", "-b"], required=True, metavar="NAME", help="What scores each round."),
-            click.Option(["--loop-name", "name"], default="", help=texts["name"]),
-            click.Option(["--score-column"], metavar="COLUMN", help=texts["score_column"]),
-            *_limits(),
-            click.Option(["--keep-merged"], is_flag=True, help="Keep merged exports of all rounds."),
-            click.Option(["--split-seed"], metavar="N", help=texts["seed"]),
-            *starting_options(),
-        ],
-        context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
-    )
+def _limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say when a loop ends."""
+    for option in (
+        click.option("--patience", "--give-up-after", metavar="N", help=f"{_HELP['patience']} [default: 2]"),
+        click.option("--max-rounds", metavar="N", help=f"{_HELP['max_rounds']} [default: 8]"),
+        click.option("--target", "target_percent", metavar="PERCENT", help=_HELP["target_percent"]),
+    ):
+        function = option(function)
+    return function
 
 
-def _start(  # noqa: PLR0913 - one parameter for each option
+def _given(**texts: str | None) -> dict[str, str]:
+    return {key: value for key, value in texts.items() if value is not None}
+
+
+@loop.command(cls=SettingsCommand)
+@click.argument("source", required=False, metavar="[SOURCE]")
+@click.option("--benchmark", "-b", required=True, metavar="NAME", help="What scores each round.")
+@click.option("--loop-name", "name", default="", help=_HELP["name"])
+@click.option("--score-column", metavar="COLUMN", help=_HELP["score_column"])
+@_limit_options
+@click.option("--keep-merged", is_flag=True, help="Keep merged exports of all rounds.")
+@click.option("--split-seed", metavar="N", help=_HELP["seed"])
+@from_adapter_option
+@queue_option
+@start_options
+def start(  # noqa: PLR0913 - one parameter for each option
     source: str | None,
     benchmark: str,
     name: str,
-    score_column: str | None,
-    target_percent: str | None,
-    max_rounds: str | None,
-    patience: str | None,
     keep_merged: bool,
     split_seed: str | None,
-    as_json: bool,
-    **parameters: Any,
+    from_adapter: bool,
+    start: StartOptions,
+    flags: dict[str, str],
+    **limits: str | None,
 ) -> int:
-    from ratchet.cli.console import console_for
-    from ratchet.config import LoopSettings
-    from ratchet.config.section_text import build_section
-    from ratchet.service.evaluations.benchmarks import find_benchmark
-    from ratchet.service.jobs import loops
-    from ratchet.service.jobs.job_steps import this_home
+    """Start a loop with the settings of SOURCE: a settings file, or a run.
 
-    limits = {
-        "target_percent": target_percent,
-        "max_rounds": max_rounds,
-        "patience": patience,
-        "seed": split_seed,
-        "score_column": score_column,
-    }
-    given_limits = {key: value for key, value in limits.items() if value is not None}
-    named: dict[str, Any] = {"name": name, "reclaims_storage": not keep_merged}
-    settings = build_section(LoopSettings, {**named, **given_limits})
+    Every round is a whole run; flags change its settings.
+    """
+    given: dict[str, Any] = {"name": name, "reclaims_storage": not keep_merged, **_given(seed=split_seed, **limits)}
+    settings = build_section(LoopSettings, given)
     found = find_benchmark(benchmark)
-    console = console_for(as_json, of_a_run=True)
+    console = console_for(start.as_json, of_a_run=True)
     if found.spec.questions < _FEW_QUESTIONS:
-        console.print(
-            f"[yellow]Note:[/yellow] Benchmark {found.spec.name} has {counted(found.spec.questions, 'question')}, of "
-            "which half choose: only very large gains can be told from chance (ratchet bench power says which)."
+        questions = counted(found.spec.questions, "question")
+        note(
+            console,
+            f"Benchmark {found.spec.name} has {questions}, half of them for selection: small gains will not be "
+            "detectable. See ratchet bench power.",
         )
-    taken = read_source(source, parameters, console, as_json=as_json)
+    taken = read_source(source, start, flags, console, from_adapter=from_adapter)
     stored = loops.create_loop(
         loops.LoopPlan(
             settings=settings,
@@ -136,37 +95,30 @@ def _start(  # noqa: PLR0913 - one parameter for each option
             home=this_home(),
         )
     )
-    return followed(_loops(), stored.id, console, queue=parameters["queue"], as_json=as_json)
+    return follow_job(_LOOPS, stored.id, queue=start.queue, as_json=start.as_json)
 
 
-def _loops() -> "Plans[Loop]":
-    from ratchet.service.jobs import loops
-
-    return Plans(
-        noun="loop",
-        kept="the best",
-        columns=("loop", "status", "name", "benchmark", "rounds", "start", "best", "target"),
-        folding=("name", "benchmark"),
-        cells=_cells,
-        find=loops.find_loop,
-        every=loops.list_loops,
-        stop=loops.stop_loop,
-        is_open=lambda one: one.stored.status in loops.OPEN,
-        is_good=lambda one: one.stored.status in _GOOD,
-        line=_line,
-        fields=_fields,
-        show=print_loop,
-        write=_write,
-    )
+@loop.command
+@click.argument("id", metavar="LOOP")
+@_limit_options
+@queue_option
+@json_option
+def resume(id: str, queue: bool, as_json: bool, **limits: str | None) -> int:
+    """Resume a loop that was stopped or failed, optionally with other limits."""
+    texts = _given(**limits)
+    settings = build_section(LoopSettings, texts)
+    if texts or loops.find_loop(id).stored.status not in loops.OPEN:  # else it only waits for the scheduler
+        loops.resume_loop(id, {key: getattr(settings, key) for key in texts})
+    return follow_job(_LOOPS, id, queue=queue, as_json=as_json)
 
 
-def _line(one: "Loop") -> str:
+def _line(one: Loop) -> str:
     last = one.view.rounds[-1].number if one.view.rounds else 0
     return f"Loop {one.stored.id}: {one.stored.status.replace('_', ' ')}, round {last} of {one.view.max_rounds}"
 
 
-def _fields(one: "Loop") -> dict[str, Any]:
-    """Return a loop as machines read it."""
+def _fields(one: Loop) -> dict[str, Any]:
+    """Fields of a loop for JSON."""
     rounds = []
     for view in one.view.rounds:
         run, job = one.run_of(view.number), one.evaluation_of(view.number)
@@ -189,13 +141,13 @@ def _fields(one: "Loop") -> dict[str, Any]:
     }
 
 
-def loop_seconds(one: "Loop", number: int) -> float:
-    """Return how long the jobs of a round took."""
+def loop_seconds(one: Loop, number: int) -> float:
+    """How long the jobs of a round took."""
     jobs = [one.run_of(number), one.evaluation_of(number)]
     return sum(job.seconds for job in jobs if job is not None)
 
 
-def _cells(one: "Loop") -> list[str]:
+def _cells(one: Loop) -> list[str]:
     view, stored = one.view, one.stored
     start = view.rounds[0].percent if view.rounds else None
     cells = [stored.id, stored.status.replace("_", " "), stored.name, one.benchmark.name]
@@ -207,81 +159,74 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}%"
 
 
-def _write(one: "Loop", report: Path | None, chart: Path | None) -> None:
-    from ratchet.service.reports import loop_report_files
-
+def _write(one: Loop, report: Path | None, chart: Path | None) -> None:
     if report is not None:
         write_page(loop_report_files.page_of(one), report)
     if chart is not None:
         loop_report_files.write_chart(one, chart)
 
 
-def print_loop(console: "Console", one: "Loop") -> None:
-    """Print a loop: what stands above its rounds, the rounds, and how it ended."""
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    from ratchet.run.display import shown_seconds
-
+def print_loop(console: Console, one: Loop) -> None:
+    """Print a loop: its state, its rounds, and how it ended."""
     view, stored = one.view, one.stored
-    target = "none" if view.target_percent is None else f"{view.target_percent:g}%"
-    best = "none, no verdict is given" if any(row.withheld for row in view.rounds) else "nothing scored yet"
+    best = "none: no verdict" if any(row.withheld for row in view.rounds) else "nothing scored yet"
     if view.best_percent is not None:
         gain = "" if not view.gain_over_start else f", {view.gain_over_start:+.1f} points over the start"
         best = f"{view.best_percent:.1f}% (round {view.best}{gain})"
-    for label, text in (
+    score_column = one.plan.settings.score_column
+    fields = [
         ("Loop", f"{stored.id}  {stored.name}"),
         ("Status", stored.status.replace("_", " ")),
-        ("Scored by", f"{one.benchmark.name}, {one.plan.settings.score_column}; rounds are chosen on one half of it"),
+        ("Scored by", f"{one.benchmark.name}, {score_column}; its selection half chooses the best round"),
         ("Best", best),
-        ("Target", target),
+        ("Target", "none" if view.target_percent is None else f"{view.target_percent:g}%"),
         ("Rounds", f"{view.rounds_used} of at most {view.max_rounds}"),
-    ):
-        console.print(f"{label:<10} {escape(text)}")
+    ]
+    print_fields(console, fields, 10)
     if view.rounds:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        for column in ("round", "run", "time", "score", "change", ""):
-            table.add_column(column, no_wrap=True, overflow="fold")
+        rows: list[Sequence[str | Text]] = []
         for row in view.rounds:
             run = one.run_of(row.number)
             cells = [str(row.number), "the start" if run is None else run.id]
             cells += [shown_seconds(loop_seconds(one, row.number)), _score_of(row), _change(row)]
-            table.add_row(*map(escape, cells), _badge(row))
-        console.print(table)
+            rows.append([*cells, _badge(row)])
+        console.print(table("round", "run", "time", "score", "change", "", rows=rows))
     if stored.message:
-        console.print(escape(stored.message))
+        console.print(plain(stored.message))
 
 
-def _score_of(row: "RoundView") -> str:
+def _score_of(row: RoundView) -> str:
     if row.percent is not None:
         return f"{row.percent:.1f}%"
     return {"waiting": "", "failed": "no adapter"}.get(row.state, row.state)
 
 
-def _change(row: "RoundView") -> str:
+def _change(row: RoundView) -> str:
     return "" if row.change is None else f"{row.change:+.1f}"
 
 
-def _badge(row: "RoundView") -> str:
+def _badge(row: RoundView) -> Text:
     if row.withheld:
-        return "[yellow]no verdict[/yellow]"
-    best = "[green]BEST[/green]" if row.best else ""
+        return Text("no verdict", style="yellow")
     gain = f"a real gain over round {row.real_gain_over}" if row.real_gain_over is not None else ""
-    return "  ".join(filter(None, [best, gain]))
+    best = Text("BEST", style="green") if row.best else Text()
+    return Text("  ").join([one for one in (best, Text(gain)) if one])
 
 
-def _resume(
-    id: str, target_percent: str | None, max_rounds: str | None, patience: str | None, queue: bool, as_json: bool
-) -> int:
-    from ratchet.cli.console import console_for
-    from ratchet.config import LoopSettings
-    from ratchet.config.section_text import build_section
-    from ratchet.service.jobs import loops
-
-    asked = {"target_percent": target_percent, "max_rounds": max_rounds, "patience": patience}
-    texts = {key: value for key, value in asked.items() if value is not None}
-    settings = build_section(LoopSettings, texts)
-    if texts or loops.find_loop(id).stored.status not in loops.OPEN:  # else it only waits for a keeper
-        loops.resume_loop(id, {key: getattr(settings, key) for key in texts})
-    return followed(_loops(), id, console_for(as_json, of_a_run=True), queue=queue, as_json=as_json)
+_LOOPS: Jobs[Loop] = Jobs(
+    noun="loop",
+    kept="the best adapter",
+    columns=("loop", "status", "name", "benchmark", "rounds", "start", "best", "target"),
+    folding=("name", "benchmark"),
+    cells=_cells,
+    find=loops.find_loop,
+    every=loops.list_loops,
+    stop=loops.stop_loop,
+    is_open=lambda one: one.stored.status in loops.OPEN,
+    is_good=lambda one: one.stored.status in _GOOD,
+    line=_line,
+    fields=_fields,
+    show=print_loop,
+    write=_write,
+)
+add_shared_commands(loop, _LOOPS)

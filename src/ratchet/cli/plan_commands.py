@@ -1,52 +1,45 @@
 """``ratchet plan``: what a run would be, whether it fits, and what to change first. Starts nothing."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.table import Table
+from rich.text import Text
 
-from ratchet.cli import exit_code, tell
-from ratchet.cli.flags import SettingsCommand
-from ratchet.cli.train_commands import against_option, json_option, settings_of
+from ratchet.cli.check_output import print_report, report_fields
+from ratchet.cli.faults import exit_code, tell
+from ratchet.cli.options import PATH, SettingsCommand, against_option, config_argument, json_option, settings_of
+from ratchet.cli.output import console_for, plain, table
+from ratchet.readiness.memory_estimate import Lower, MemoryPlan
 from ratchet.run.display import counted, most_expensive
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from ratchet.readiness.memory_estimate import Lower, MemoryPlan
-    from ratchet.service.runs.run_plan import Plan
+from ratchet.service.runs import run_plan
+from ratchet.service.runs.run_plan import Plan
 
 
-def plan() -> click.Command:
-    """Return the command."""
-    return SettingsCommand(
-        "plan",
-        callback=_plan,
-        help="Say what a run with the settings of CONFIG (YAML) and of flags would be: its checks, its steps, the "
-        "memory of each phase here and on usual cards, and which objective goes with data and verifier. Starts "
-        "nothing.",
-        params=[
-            click.Argument(["config"], required=False, type=click.Path(path_type=Path)),
-            click.Option(
-                ["--write"],
-                type=click.Path(path_type=Path),
-                metavar="FILE",
-                help="Write the checked settings to a YAML file that ratchet train takes unchanged.",
-            ),
-            against_option(),
-            json_option(),
-        ],
-        context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
-    )
+@click.command(cls=SettingsCommand)
+@config_argument
+@click.option(
+    "--write",
+    type=PATH,
+    metavar="FILE",
+    help="Write the checked settings to a YAML file that ratchet train takes unchanged.",
+)
+@against_option
+@json_option
+def plan(
+    config: Path | None, write: Path | None, against: tuple[Path, ...], as_json: bool, flags: dict[str, str]
+) -> int:
+    """Show what a run with the settings of CONFIG (YAML) and of flags would be. Starts nothing.
 
-
-def _plan(config: Path | None, write: Path | None, against: tuple[Path, ...], as_json: bool, **parameters: Any) -> int:
-    from ratchet.service.runs import run_plan as plans
-
-    planned = plans.plan(settings_of(config, parameters), against=against)
+    Shows its checks, its steps, the memory of each phase here and on common cards, and which objective suits data and
+    verifier.
+    """
+    planned = run_plan.plan(settings_of(config, flags), against=against)
     if write is not None:
-        plans.write_plan(planned, write)
+        run_plan.write_plan(planned, write)
     if as_json:
         tell(json.dumps(_fields(planned, write)))
         return min((exit_code(fault) for fault in planned.report.faults), default=0)
@@ -57,26 +50,22 @@ def _plan(config: Path | None, write: Path | None, against: tuple[Path, ...], as
     return 0
 
 
-def _print(planned: "Plan") -> None:
-    from rich.markup import escape
-
-    from ratchet.cli.check_output import print_report
-    from ratchet.cli.console import console_for
+def _print(planned: Plan) -> None:
 
     console = console_for(as_json=False)
     print_report(planned.report, _lines(planned))
     if not planned.memory:
-        console.print(escape(planned.why_no_memory))
+        console.print(plain(planned.why_no_memory))
         return
     console.print("\n[bold]Memory of each phase, GB[/bold]")
     console.print(memory_table(planned.memory))
     for one in planned.memory:
         if not one.fits:
-            console.print(escape(f"{one.device}: {what_to_lower(one)}"))
-    console.print("Figures of cards are computed, not measured; beside a GPU main memory is needed too.")
+            console.print(plain(f"{one.device}: {what_to_lower(one)}"))
+    console.print("Figures of cards are computed, not measured. A GPU run needs main memory too.")
 
 
-def _lines(planned: "Plan") -> dict[str, str]:
+def _lines(planned: Plan) -> dict[str, str]:
     config, steps = planned.report.config, planned.steps
     lines = {}
     if steps is not None:
@@ -85,45 +74,39 @@ def _lines(planned: "Plan") -> dict[str, str]:
             f"of {steps.batch_size} answers each"
         )
     chosen = "" if planned.objective.objective == config.objective else f" (chosen: {config.objective})"
-    lines["Objective advised"] = f"{planned.objective.objective}{chosen}. {planned.objective.why}"
-    by_trial = "not known before a trial: ratchet trial measures it"
-    lines["Expected duration"] = by_trial if config.objective == "rl" else "not known before it runs"
+    lines["Suggested objective"] = f"{planned.objective.objective}{chosen}. {planned.objective.why}"
+    by_trial = "unknown before a trial; measure it with ratchet trial"
+    lines["Expected duration"] = by_trial if config.objective == "rl" else "unknown before it runs"
     if cost := most_expensive(config.limits):
         lines["Cost"] = cost
     return lines
 
 
-def memory_table(plans: "tuple[MemoryPlan, ...]") -> "Table":
-    """Return phases by device, in decimal gigabytes."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("device", overflow="fold")
-    for column in (*(phase.name for phase in plans[0].phases), "has", "fits"):
-        table.add_column(column, justify="right", no_wrap=True)
+def memory_table(plans: tuple[MemoryPlan, ...]) -> Table:
+    """Phases by device, in decimal gigabytes."""
+    phases = [phase.name for phase in plans[0].phases]
+    rows: list[Sequence[str | Text]] = []
     for one in plans:
         cells = [f"{phase.bytes / 1e9:.1f}" for phase in one.phases]
-        table.add_row(one.device, *cells, f"{one.total_bytes / 1e9:.0f}", "yes" if one.fits else "[red]no[/red]")
-    return table
+        fits = Text("yes") if one.fits else Text("no", style="red")
+        rows.append([one.device, *cells, f"{one.total_bytes / 1e9:.0f}", fits])
+    return table("device", *phases, "has", "fits", rows=rows, left=("device",), folding=("device",))
 
 
-def what_to_lower(one: "MemoryPlan") -> str:
-    """Say what to change, by name and value, where a run does not fit."""
+def what_to_lower(one: MemoryPlan) -> str:
+    """What to change, by name and value, where a run does not fit."""
     peak = f"{one.peak.name} takes {one.peak.bytes / 1e9:.1f} of {one.total_bytes / 1e9:.0f} GB."
     if one.lower is None:
         return f"{peak} No setting makes it fit: choose a smaller model or a device with more memory."
     return f"{peak} To make it fit, set {' and '.join(_changed(lower) for lower in one.lower)}."
 
 
-def _changed(lower: "Lower") -> str:
+def _changed(lower: Lower) -> str:
     value = f"{lower.value:,}" if isinstance(lower.value, int) else str(lower.value)
     return f"{lower.label} to {value}"
 
 
-def _fields(planned: "Plan", written: Path | None) -> dict[str, Any]:
-    from ratchet.cli.check_output import report_fields
-
+def _fields(planned: Plan, written: Path | None) -> dict[str, Any]:
     steps = planned.steps
     return {
         **report_fields(planned.report),
@@ -144,7 +127,7 @@ def _fields(planned: "Plan", written: Path | None) -> dict[str, Any]:
     }
 
 
-def _memory_fields(one: "MemoryPlan") -> dict[str, Any]:
+def _memory_fields(one: MemoryPlan) -> dict[str, Any]:
     return {
         "device": one.device,
         "kind": one.kind,

@@ -1,115 +1,77 @@
-"""``ratchet runs``: list | show | samples | stop here, the other commands from their own modules."""
+"""``ratchet runs``: list | show | stop | health | samples | rounds here, the other commands in modules of their own."""
 
 import json
-from typing import TYPE_CHECKING, Any, get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import click
+from rich.console import Console
 
-from ratchet.cli import artifact_commands
-from ratchet.cli.health_commands import health
-from ratchet.cli.train_commands import json_option
+from ratchet import service
+from ratchet.cli import LazyGroup
+from ratchet.cli.faults import tell
+from ratchet.cli.options import PATH, json_option, project_option, run_argument
+from ratchet.cli.output import console_for, emit, table
+from ratchet.cli.run_output import (
+    history_table,
+    print_health,
+    print_samples,
+    print_summary,
+    shown_score,
+    summary_fields,
+)
 from ratchet.errors import Conflict, NotFound
 from ratchet.run.records import RunStatus
-
-if TYPE_CHECKING:
-    from ratchet.service import ListedRun
-    from ratchet.store import StoredRun
-
+from ratchet.service.runs.allowed_actions import commands
+from ratchet.service.runs.runs import ListedRun, RunSummary
 
 _STATUSES = [*get_args(RunStatus), "interrupted"]
+RUN_COMMANDS = {
+    "list": ("run_commands", "List runs, newest last."),
+    "show": ("run_commands", "Show a run: its rounds and how it ended."),
+    "follow": ("follow_commands", "Follow a run until it ends: its rounds, the time left, the cost so far."),
+    "rounds": ("run_commands", "Show a run's rounds and where the time went, newest first; export them."),
+    "log": ("follow_commands", "Read a run's log."),
+    "samples": ("run_commands", "Read what the model answered in a round."),
+    "health": ("run_commands", "Diagnose a run's curves."),
+    "stop": ("run_commands", "Stop a run cleanly with its best adapter, or take it out of the queue."),
+    "retry": ("derive_commands", "Start a failed or cancelled run again as a new run."),
+    "duplicate": ("derive_commands", "Save the settings of a run, with changes, as a draft."),
+    "continue": ("derive_commands", "Start a new run from the adapter of a run."),
+    "launch": ("derive_commands", "Start the run of a draft."),
+    "drop": ("derive_commands", "Remove a draft."),
+    "fetch": ("adapter_commands", "Download a run's files from the artifact storage."),
+    "upload": ("adapter_commands", "Upload what the artifact storage lacks of a run."),
+}
 
 
-def runs() -> click.Command:
-    """Return the group."""
-    from ratchet.cli.derive_commands import commands
-    from ratchet.cli.follow_commands import log, watch
-    from ratchet.cli.round_commands import rounds
-
-    return click.Group(
-        "runs",
-        help="List runs; show, follow, stop, retry, duplicate or continue one; read its rounds, log and samples.",
-        commands=[
-            click.Command(
-                "list",
-                callback=_list,
-                help="List runs, newest last.",
-                params=[
-                    click.Option(["--project"], metavar="LABEL", help="Only those with this project label."),
-                    click.Option(["--status"], type=click.Choice(_STATUSES), help="Only those of this status."),
-                    json_option(),
-                ],
-            ),
-            click.Command(
-                "stop",
-                callback=_stop,
-                help="End a run in good order with its best adapter, or take it out of the queue.",
-                params=[click.Argument(["run_or_folder"]), json_option()],
-            ),
-            click.Command(
-                "show",
-                callback=_show,
-                help="Show a run: its rounds and how it ended; with --json all settings too.",
-                params=[click.Argument(["run_or_folder"]), json_option()],
-            ),
-            health(),
-            click.Command(
-                "samples",
-                callback=_samples,
-                help="Read what the model answered in a round.",
-                params=[
-                    click.Argument(["run_or_folder"]),
-                    click.Option(
-                        ["--round", "number"],
-                        type=click.IntRange(min=0),
-                        help="Round; the last by default. 0: held-out.",
-                    ),
-                    click.Option(
-                        ["--prompts"], type=click.IntRange(min=1), default=3, help="How many prompts are open (3)."
-                    ),
-                    click.Option(["--full", "--whole", "full"], is_flag=True, help="Do not shorten long texts."),
-                    json_option(),
-                ],
-            ),
-            watch(),
-            rounds(),
-            log(),
-            *commands(),
-            *artifact_commands.commands(),
-        ],
-    )
+@click.group(cls=LazyGroup, table=RUN_COMMANDS, aliases={"watch": "follow"})
+def runs() -> None:
+    """List runs; show, follow, stop, retry, duplicate or continue one; read its rounds, log and samples."""
 
 
-def _list(project: str | None, status: Any, as_json: bool) -> None:
-    from ratchet import service
-
+@click.command("list")
+@project_option
+@click.option("--status", type=click.Choice(_STATUSES), help="Only those of this status.")
+@json_option
+def list_runs(project: str | None, status: Any, as_json: bool) -> None:
+    """List runs, newest last."""
     found = service.list_runs(project, status)
-    if as_json:
-        click.echo(json.dumps({"runs": [_listed_fields(listed) for listed in found]}))
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    from ratchet.cli.console import console_for
-
-    if not found:
-        is_all = project is None and status is None
-        click.echo("No runs yet. Start one with ratchet demo." if is_all else "No such runs.")
-        return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in ("run", "status", "model", "data", "rounds", "start", "best"):
-        table.add_column(column, no_wrap=column != "model", overflow="fold")
-    for listed in found:
-        run = listed.stored
-        start, best = _score(run.start_accuracy, run.start_loss), _score(run.best_accuracy, run.best_loss)
-        done = f"{run.rounds_done or 0} / {run.rounds or run.config.rounds}"
-        status = ("trial " if run.kind == "trial" else "") + listed.status.replace("_", " ")
-        cells = [run.id, status, run.config.model, run.config.data.source, done, start, best]
-        table.add_row(*map(escape, cells))
-    console_for(as_json).print(table)
+    none = "No runs yet. Start one with ratchet demo." if project is None and status is None else "No such runs."
+    columns = ("run", "status", "model", "data", "rounds", "start", "best")
+    shown = table(*columns, rows=map(_listed_cells, found), folding=("model",)) if found else none
+    emit(as_json, {"runs": [_listed_fields(listed) for listed in found]}, shown)
 
 
-def _listed_fields(listed: "ListedRun") -> dict[str, Any]:
+def _listed_cells(listed: ListedRun) -> list[str]:
+    run = listed.stored
+    start, best = shown_score(run.start_accuracy, run.start_loss), shown_score(run.best_accuracy, run.best_loss)
+    done = f"{run.rounds_done or 0} / {run.rounds or run.config.rounds}"
+    status = ("trial " if run.kind == "trial" else "") + listed.status.replace("_", " ")
+    return [run.id, status, run.config.model, run.config.data.source, done, start, best]
+
+
+def _listed_fields(listed: ListedRun) -> dict[str, Any]:
     run = listed.stored
     return {
         "run": run.id,
@@ -128,27 +90,25 @@ def _listed_fields(listed: "ListedRun") -> dict[str, Any]:
     }
 
 
-def _stop(run_or_folder: str, as_json: bool) -> None:
-    from ratchet import service
-
+@click.command
+@run_argument
+@json_option
+def stop(run_or_folder: str, as_json: bool) -> None:
+    """Stop a run cleanly with its best adapter, or take it out of the queue."""
     became = service.stop(run_or_folder)
-    if as_json:
-        click.echo(json.dumps({"run": service.find_run(run_or_folder).run_id, "stop": became}))
-    elif became == "cancelled":
-        click.echo("Taken out of the queue.")
-    else:
-        click.echo("Asked to stop: it ends in good order, with the best adapter it has.")
+    text = (
+        "Removed from the queue."
+        if became == "cancelled"
+        else "Stop requested: the run stops cleanly and keeps the best adapter it has."
+    )
+    emit(as_json, {"run": service.find_run(run_or_folder).run_id, "stop": became}, text)
 
 
-def _score(accuracy: float | None, loss: float | None) -> str:
-    """Return what a run is ranked by: its accuracy, without a verifier its loss; "" before there is one."""
-    if accuracy is not None:
-        return f"{accuracy:.1%}"
-    return "" if loss is None else f"loss {loss:.4f}"
-
-
-def _show(run_or_folder: str, as_json: bool) -> None:
-    from ratchet import service
+@click.command
+@run_argument
+@json_option
+def show(run_or_folder: str, as_json: bool) -> None:
+    """Show a run: its rounds and how it ended; with --json all settings too."""
     from ratchet.service.runs.derived_runs import find_draft
 
     try:
@@ -157,18 +117,16 @@ def _show(run_or_folder: str, as_json: bool) -> None:
         draft = find_draft(run_or_folder)
         if draft is None:
             raise
-        _show_draft(draft, as_json=as_json)
+        from ratchet.cli.derive_commands import emit_draft
+
+        emit_draft(draft, as_json=as_json)
         return
     if as_json:
         rounds = [record.model_dump(mode="json") for record in summary.records]
-        fields = {**_fields(summary), "config": summary.config.model_dump(mode="json"), "rounds": rounds}
+        fields = {**summary_fields(summary), "created_at": summary.created_at}
+        fields |= {"config": summary.config.model_dump(mode="json"), "rounds": rounds}
         click.echo(json.dumps({**fields, "health": service.run_health(summary).model_dump(mode="json")}))
         return
-    from ratchet.cli.console import console_for
-    from ratchet.cli.health_commands import print_health
-    from ratchet.cli.run_output import print_summary
-    from ratchet.service.runs.allowed_actions import commands as commands_for
-
     console = console_for(as_json)
     print_summary(console, summary)
     if summary.records:
@@ -178,39 +136,69 @@ def _show(run_or_folder: str, as_json: bool) -> None:
 
         print_trial(console, service.find_trial(run_or_folder).report)
     ending = summary.ended["ending"] if summary.ended else None
-    for number, command in enumerate(commands_for(summary.run, summary.status, ending, summary.kind)):
+    for number, command in enumerate(commands(summary.run, summary.status, ending, summary.kind)):
         console.print(f"{'' if number else 'Possible':<9}{command}")
 
 
-def _show_draft(draft: "StoredRun", *, as_json: bool) -> None:
-    """Print the settings of a draft, as a file that train takes, and what can be done with it."""
-    from ratchet.cli.derive_commands import draft_fields
-    from ratchet.config.config_text import as_yaml
-    from ratchet.service.runs.allowed_actions import commands
-
-    if as_json:
-        click.echo(json.dumps(draft_fields(draft)))
-        return
-    click.echo(
-        f"# Draft {draft.id}: nothing was started. Possible: {', '.join(commands(draft.id, 'draft', None, 'full'))}"
-    )
-    click.echo(as_yaml(draft.config))
+@click.command
+@run_argument
+@json_option
+def health(run_or_folder: str, as_json: bool) -> None:
+    """Diagnose a run's curves: what is wrong, the evidence, what to do, and where each curve went."""
+    summary = service.summary(run_or_folder)
+    found = service.run_health(summary)
+    emit(as_json, {"run": summary.run, **found.model_dump(mode="json")}, lambda console: print_health(console, found))
 
 
-def _samples(run_or_folder: str, number: int | None, prompts: int, full: bool, as_json: bool) -> None:
-    from ratchet import service
-
+@click.command
+@run_argument
+@click.option("--round", "number", type=click.IntRange(min=0), help="Round; the last by default. 0: held-out.")
+@click.option("--prompts", type=click.IntRange(min=1), default=3, help="How many prompts are open (3).")
+@click.option("--full", "--whole", "full", is_flag=True, help="Do not shorten long texts.")
+@json_option
+def samples(run_or_folder: str, number: int | None, prompts: int, full: bool, as_json: bool) -> None:
+    """Read what the model answered in a round."""
     title, rows = service.samples(run_or_folder, number)
+
+    def print_all(console: Console) -> None:
+        print_samples(console, title, rows, opened=prompts, full=full)
+
+    emit(as_json, {"title": title, "prompts": rows}, print_all)
+
+
+@click.command
+@run_argument
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, oldest round first.")
+@click.option("--export", type=PATH, metavar="FILE", help="Write the history to FILE: .csv, .json or .parquet.")
+@json_option
+def rounds(run_or_folder: str, as_csv: bool, export: Path | None, as_json: bool) -> None:
+    """Show a run's rounds and where the time went, newest first.
+
+    Reward (of sampled answers, not held out), validation, from how many prompts it learned, and how many answers were
+    cut off, unparseable or failed.
+    """
+    from ratchet.service.runs import round_history
+
+    summary = service.summary(run_or_folder)
+    if export is not None:
+        round_history.export_history(summary.records, export)
     if as_json:
-        click.echo(json.dumps({"title": title, "prompts": rows}))
+        rows = [round_history.history_row(record) for record in reversed(summary.records)]
+        tell(json.dumps({"run": summary.run, "status": summary.status, "rounds": rows}))
+    elif as_csv:
+        click.echo(round_history.as_csv(summary.records), nl=False)
+    else:
+        _print_history(summary, export)
+
+
+def _print_history(summary: RunSummary, export: Path | None) -> None:
+    console = console_for(as_json=False)
+    if not summary.records:
+        console.print(f"Run {summary.run} has no finished round yet.")
         return
-    from ratchet.cli.console import console_for
-    from ratchet.cli.sample_output import print_round
-
-    print_round(console_for(as_json), title, rows, opened=prompts, full=full)
-
-
-def _fields(summary: Any) -> dict[str, Any]:
-    from ratchet.cli.run_output import summary_fields
-
-    return {**summary_fields(summary), "created_at": summary.created_at}
+    console.print(history_table(summary.records))
+    console.print("* best round; learns from: prompts whose answers scored differently")
+    console.print("unparseable: no answer found to grade; failed: the metric failed")
+    console.print("last column: seconds of sampling, grading after it, update and validation")
+    if export is not None:
+        console.print(f"Written to {export}", markup=False)

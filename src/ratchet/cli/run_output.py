@@ -1,20 +1,27 @@
-"""A finished or running run on the terminal: table of rounds, sparkline, samples. Rendering alone."""
+"""Runs on the terminal: tables of rounds, sparkline, samples, health. Rendering alone."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from ratchet.cli.sample_output import ANSWER_CHARACTERS, PROMPT_CHARACTERS, shown
+from ratchet import service
+from ratchet.cli.output import excerpt, note, plain, print_fields, table
+from ratchet.run.health import Health
 from ratchet.run.records import RoundRecord, RunResult
 from ratchet.run.round_lines import scored
-from ratchet.service import RunSummary, described
-from ratchet.service.data.datasets import DatasetDetails
+from ratchet.stats import Trend
 
+if TYPE_CHECKING:
+    from ratchet.service import RunSummary
+
+PROMPT_CHARACTERS, ANSWER_CHARACTERS = 1000, 600
+_LISTED_CHARACTERS = 50
 _BARS = "▁▂▃▄▅▆▇█"
+_LABEL_WIDTH = 8
+_SHARES = ("reward", "accuracy", "validation accuracy", "watch metric", "validation watch metric")
 
 
 def sparkline(values: list[float]) -> str:
@@ -23,66 +30,112 @@ def sparkline(values: list[float]) -> str:
     return "".join(_BARS[round(min(1.0, max(0.0, value)) * top)] for value in values)
 
 
-def rounds_table(records: list[RoundRecord]) -> Table:
-    """Return the table of rounds; ``watch`` is the watch metric on the sampled answers, where the run has one."""
+def shown_score(accuracy: float | None, loss: float | None) -> str:
+    """What a run is ranked by: its accuracy, without a verifier its loss; "" before there is one."""
+    if accuracy is not None:
+        return f"{accuracy:.1%}"
+    return "" if loss is None else f"loss {loss:.4f}"
+
+
+def _either(value: float | None, form: str, unknown: str = "") -> str:
+    return unknown if value is None else format(value, form)
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def rounds_table(records: Sequence[RoundRecord]) -> Table:
+    """Table of rounds; ``watch`` is the watch metric on the sampled answers, where the run has one."""
+    best = records[-1].best_round if records else None
+    numbers = [f"{one.round} *" if one.round == best else str(one.round) for one in records]
+    bold = next((row for row, one in enumerate(records) if one.round == best), None)
     if records and records[0].validation.loss is not None:
-        return _losses_table(records)
-    # Plain and narrow: nine columns must fit 80 characters.
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        return _losses_table(records, numbers, bold)
     is_watched = any(record.watch is not None for record in records)
     # The watch metric takes the place of the entropy, whose trend is part of the run's health.
     last = "watch" if is_watched else "entropy"
-    for column in ("round", "validation", "reward", "signal", "cut off", "unparsed", "tokens", last, "seconds"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for record in records:
-        best = record.round == record.best_round
-        number = f"{record.round} *" if best and record.round == records[-1].best_round else str(record.round)
-        cells = [number, scored(record.validation)]
-        if record.reward is None:
-            cells += [""] * 6
-        else:
-            shown = record.watch if is_watched else record.entropy
-            cells += [
+    columns = ("round", "validation", "reward", "signal", "cut off", "unparseable", "tokens", last, "seconds")
+    rows = []
+    for number, record in zip(numbers, records, strict=True):
+        cells = [""] * 6
+        if record.reward is not None:
+            cells = [
                 f"{record.reward:.3f}",
                 f"{record.informative_groups}/{record.groups}",
                 str(record.outcomes.get("cut_off", 0)),
                 str(record.outcomes.get("unparseable", 0)),
                 f"{record.answer_tokens or 0:.0f}",
-                "?" if shown is None else f"{shown:.3f}",
+                _either(record.watch if is_watched else record.entropy, ".3f", "?"),
             ]
-        cells.append(f"{record.seconds.total:.1f}")
-        table.add_row(*cells, style="bold" if number.endswith("*") else None)
-    return table
+        rows.append([number, scored(record.validation), *cells, f"{record.seconds.total:.1f}"])
+    return table(*columns, rows=rows, left=(), bold=bold)
 
 
-def _losses_table(records: list[RoundRecord]) -> Table:
-    """Return the table of a run of sft or dpo: how its loss went, on the rows it trained on and on the others."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+def _losses_table(records: Sequence[RoundRecord], numbers: list[str], bold: int | None) -> Table:
+    """Table of a run of sft or dpo: how its loss went, on the rows it trained on and on the others."""
     is_dpo = records[0].validation.margin is not None
-    names = ["round", "accuracy", "validation loss", "training loss", "steps", "gradient"]
-    for column in [*names, *(["margin", "preferred"] if is_dpo else []), "seconds"]:
-        table.add_column(column, justify="right")
-    for record in records:
+    rows = []
+    for number, record in zip(numbers, records, strict=True):
         validation, learned = record.validation, record.learned
-        kept = record.round == records[-1].best_round
-        cells = [f"{record.round} *" if kept else str(record.round)]
-        cells += ["" if validation.accuracy is None else f"{validation.accuracy:.1%}", f"{validation.loss:.4f}"]
-        cells += ["" if learned is None or learned.loss is None else f"{learned.loss:.4f}"]
-        cells += ["" if learned is None else str(learned.steps)]
-        cells += ["" if learned is None or learned.gradient_norm is None else f"{learned.gradient_norm:.3f}"]
+        cells = [number, _either(validation.accuracy, ".1%"), _either(validation.loss, ".4f")]
+        cells += ["", "", ""]
+        if learned is not None:
+            cells[3:] = [_either(learned.loss, ".4f"), str(learned.steps), _either(learned.gradient_norm, ".3f")]
         if is_dpo:
             cells += [f"{validation.margin:.3f}", f"{validation.preferred:.0%}"]
-        table.add_row(*cells, f"{record.seconds.total:.1f}", style="bold" if kept else None)
-    return table
+        rows.append([*cells, f"{record.seconds.total:.1f}"])
+    names = ["round", "accuracy", "validation loss", "training loss", "steps", "gradient"]
+    return table(*names, *(["margin", "preferred"] if is_dpo else []), "seconds", rows=rows, left=(), bold=bold)
 
 
-def accuracies(records: Sequence[RoundRecord]) -> list[float]:
-    """Return the validation accuracy of each round; none where no verifier graded."""
-    return [record.validation.accuracy for record in records if record.validation.accuracy is not None]
+def history_table(records: Sequence[RoundRecord]) -> Table:
+    """Table of rounds, newest first, with where the time went; two lines of titles, so that it fits 80 characters."""
+    with_loss = any(record.validation.loss is not None for record in records)
+    columns = ["\nround", "\nreward", "valid-\nation", "learns\nfrom", "cut\noff", "unpar-\nseable", "fai-\nled"]
+    columns += ["to-\nkens", "sec-\nonds", "sampling grading\nupdate checking"]
+    if with_loss:
+        columns.insert(3, "\nloss")
+    best = records[-1].best_round
+    newest_first = list(reversed(records))
+    rows = []
+    for record in newest_first:
+        cells = _history_cells(record, is_best=record.round == best)
+        if with_loss:
+            cells.insert(3, _either(record.validation.loss, ".3f"))
+        rows.append(cells)
+    bold = next((row for row, one in enumerate(newest_first) if one.round == best), None)
+    made = table(*columns, rows=rows, left=(), bold=bold)
+    made.padding = (0, 0, 0, 1)
+    return made
 
 
-def summary_fields(summary: RunSummary) -> dict[str, Any]:
-    """Return what machines are told of a run, also while it goes on; the same fields as at its end."""
+def _history_cells(record: RoundRecord, *, is_best: bool) -> list[str]:
+    seconds = record.seconds
+    cells = [f"{record.round}{' *' if is_best else ''}", _either(record.reward, ".3f")]
+    cells += [_either(record.validation.accuracy, ".1%")]
+    if record.groups:
+        cells += [
+            f"{record.informative_groups}/{record.groups}",
+            str(record.outcomes.get("cut_off", 0)),
+            str(record.outcomes.get("unparseable", 0)),
+            str(sum(record.failures.values())),
+            _either(record.answer_tokens, ".0f"),
+        ]
+    else:
+        cells += [""] * 5
+    split = (seconds.sampling, seconds.grading, seconds.update, seconds.validation)
+    return [*cells, _narrow(seconds.total), " ".join(map(_narrow, split))]
+
+
+def _narrow(seconds: float) -> str:
+    return f"{seconds:.1f}" if seconds < 100 else f"{seconds:.0f}"
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
+def summary_fields(summary: "RunSummary") -> dict[str, Any]:
+    """Fields of a run for JSON, also while it is running; the same ones as at its end."""
     records, ended, cost = summary.records, summary.ended or {}, summary.cost
     return {
         "run": summary.run,
@@ -104,104 +157,147 @@ def summary_fields(summary: RunSummary) -> dict[str, Any]:
     }
 
 
+def _print_curve(console: Console, records: Sequence[RoundRecord]) -> None:
+    known = [record.validation.accuracy for record in records if record.validation.accuracy is not None]
+    if known:
+        console.print(f"Validation by round  {sparkline(known)}")
+
+
 def print_result(console: Console, result: RunResult, records: list[RoundRecord]) -> None:
     """Print how a run went and ended."""
     console.print()
     console.print(rounds_table(records))
     is_rl = records[0].validation.loss is None
-    signal = "; signal: groups whose answers scored differently, which teach something" if is_rl else ""
-    console.print(f"* the round that is kept{signal}")
-    if known := accuracies(records):
-        console.print(f"Validation by round  {sparkline(known)}")
+    signal = "; signal: groups whose answers scored differently, which the model learns from" if is_rl else ""
+    console.print(f"* the best round, whose adapter is kept{signal}")
+    _print_curve(console, records)
     if result.highest_reward is not None:
-        told = "a right answer" if result.highest_reward == 1 else "a right answer without the format bonus"
-        console.print(f"Highest reachable reward: {result.highest_reward:.2f} ({told})")
+        of = "a correct answer" if result.highest_reward == 1 else "a correct answer without the format bonus"
+        console.print(f"Highest reachable reward: {result.highest_reward:.2f} ({of})")
     if result.heldout_before is not None and result.heldout_after is not None:
         console.print(
             f"[bold]Held-out problems: {result.heldout_before:.1%} before, {result.heldout_after:.1%} after[/bold]"
         )
-    console.print(escape(result.message))
+    console.print(plain(result.message))
     if result.cost is not None:
-        console.print(f"Cost: {result.cost:.2f} {escape(result.currency or '')}")
-    console.print(f"Run {result.run} in {escape(result.folder)}")
+        console.print(plain(f"Cost: {result.cost:.2f} {result.currency or ''}"))
+    console.print(plain(f"Run {result.run} in {result.folder}"))
+
+
+def print_summary(console: Console, summary: "RunSummary") -> None:
+    """Print what is known of a run."""
+    console.print(f"[bold]Run {summary.run}[/bold]  {summary.status.replace('_', ' ')}")
+    fields = [("Folder", str(summary.folder)), ("Created", summary.created_at), ("Model", summary.config.model)]
+    fields += [("Data", summary.config.data.source)]
+    for number, one in enumerate(summary.start.line() if summary.start else ()):
+        fields += [("" if number else "Starts", f"from {one.words}")]
+    if summary.config.objective != "rl":
+        fields += [("Learns", f"{summary.config.objective}, from given answers")]
+    if summary.report is not None:
+        fields += [("Report", f"{service.described(summary.report)}, key {summary.report.key}")]
+    print_fields(console, [*fields, *(("Note", text) for text in summary.notes)], _LABEL_WIDTH)
+    if summary.records:
+        console.print(rounds_table(summary.records))
+        _print_curve(console, summary.records)
+    if summary.heldout_before is not None:
+        after = "" if summary.heldout_after is None else f", {summary.heldout_after:.1%} after"
+        console.print(f"Held-out problems: {summary.heldout_before:.1%} before{after}")
+    if summary.cost is not None:
+        console.print(plain(f"Cost so far: {summary.cost:.2f} {summary.config.limits.currency}"))
+    if summary.ended:
+        console.print(plain(str(summary.ended["message"])))
+    elif summary.status == "interrupted":
+        console.print(f"The run was interrupted. Resume with: ratchet resume {summary.run}")
+
+
+def print_health(console: Console, health: Health) -> None:
+    """Print diagnoses and trends."""
+    for one in health.diagnoses:
+        note(console, f"{one.evidence} {one.remedy}", f"{one.title}.", "bold red")
+    if health.too_early:
+        console.print(Text(health.too_early, style="dim"), soft_wrap=False)
+    elif not health.diagnoses:
+        console.print("Health   nothing found")
+    for name, trend in health.trends.items():
+        console.print(_trend_line(name, trend), markup=False, highlight=False)
+
+
+def _trend_line(name: str, trend: Trend) -> str:
+    """A curve's line: where it began and ended, which way it went, and its peak."""
+
+    def shown(value: float) -> str:
+        if name in _SHARES:
+            return f"{value:.1%}"
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3f}"
+
+    went = f"{shown(trend.early)} -> {shown(trend.late)}"
+    peak = f"peak {shown(trend.peak)} in round {trend.peak_round}"
+    return f"{name[0].upper() + name[1:]:<24} {trend.direction:<8} {went:<18} {peak}"
+
+
+# --- samples ---------------------------------------------------------------------------------------------------------
+
+
+def print_samples(console: Console, title: str, rows: list[dict[str, Any]], *, opened: int, full: bool) -> None:
+    """Print a round's samples: the first ``opened`` prompts with every answer, the others in one line each."""
+    console.print(Text.assemble((f"Samples of {title}", "bold"), f": {len(rows)} prompts"))
+    for row in rows[:opened]:
+        _print_prompt(console, row, full)
+    closed = rows[opened:]
+    if closed:
+        console.print(f"\n[bold]{len(closed)} more prompts[/bold] (open them with --prompts {len(rows)})")
+        for row in closed:
+            line = excerpt(" ".join(row["prompt"][-1]["content"].split()), _LISTED_CHARACTERS)
+            mean = float(sum(answer["reward"] for answer in row["answers"]) / len(row["answers"]))
+            console.print(Text.assemble(f"Prompt {row['prompt_id']:<6} {mean:.2f} mean reward  ", line))
+    if not full and any(_is_cut(row) for row in rows[:opened]):
+        console.print("\nLong texts are shortened; --full shows all of them.")
+
+
+def _print_prompt(console: Console, row: dict[str, Any], full: bool) -> None:
+    *before, last = row["prompt"]
+    of_prompt, of_answer = (None, None) if full else (PROMPT_CHARACTERS, ANSWER_CHARACTERS)
+    content = excerpt(last["content"], of_prompt)
+    console.print(Text.assemble("\n", (f"Prompt {row['prompt_id']}", "bold"), "  ", content))
+    for message in before:
+        role = plain(f"  {message['role']!s:<9}", "dim")
+        console.print(Text.assemble(role, " ", excerpt(message["content"], of_prompt)))
+    console.print(Text.assemble("Reference  ", excerpt(row["ground_truth"], of_answer)))
+    for number, answer in enumerate(row["answers"], start=1):
+        color = "green" if answer["correctness"] == 1 else "red"
+        console.print(Text.assemble((f"{number:>2}  {answer['reward']:.2f}", color), "  ", plain(_tags(answer))))
+        console.print(Text.assemble("    ", excerpt(answer["text"], of_answer)))
+
+
+def _tags(answer: dict[str, Any]) -> str:
+    """Outcome, failure and the numbers that the score was made of."""
+    tags = [str(answer["outcome"]).replace("_", " ")]
+    if answer.get("failure"):
+        tags[0] += f" ({answer['failure']})"
+    tags.append(f"correctness {answer['correctness']:.2f}")
+    if answer.get("format"):
+        tags.append(f"format {answer['format']:.2f}")
+    tags += [f"{name.replace('_', ' ')} {value:.2f}" for name, value in (answer.get("parts") or {}).items()]
+    if "tokens" in answer:
+        tags.append(f"{answer['tokens']} tokens")
+    return ", ".join(tags)
+
+
+def _is_cut(row: dict[str, Any]) -> bool:
+    answers = any(len(answer["text"]) > ANSWER_CHARACTERS for answer in row["answers"])
+    return answers or any(len(message["content"]) > PROMPT_CHARACTERS for message in row["prompt"])
 
 
 def print_changed(console: Console, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
     """Print held-out problems with the answers before and after training."""
     console.print("\n[bold]Held-out problems, before and after[/bold]")
     for before, after in pairs:
-        question = before["prompt"][-1]["content"]
-        reference = shown(before["ground_truth"], ANSWER_CHARACTERS, full=False)
-        console.print(f"\n{shown(question, PROMPT_CHARACTERS, full=False)}   [dim]reference {reference}[/dim]")
+        question = excerpt(before["prompt"][-1]["content"], PROMPT_CHARACTERS)
+        reference = excerpt(f"reference {before['ground_truth']}", ANSWER_CHARACTERS, "dim")
+        console.print(Text.assemble("\n", question, "   ", reference))
         for label, row in (("before", before), ("after", after)):
             answer = row["answers"][0]
             color, mark = ("green", "right") if answer["correctness"] == 1 else ("red", "wrong")
             mark = mark if answer["outcome"] == "graded" else answer["outcome"].replace("_", " ")
-            console.print(
-                f"  {label:<7}[{color}]{mark}[/{color}]  {shown(answer['text'], ANSWER_CHARACTERS, full=False)}"
-            )
-
-
-def print_summary(console: Console, summary: RunSummary) -> None:
-    """Print what is known of a run."""
-    _print_origin(console, summary)
-    if summary.records:
-        console.print(rounds_table(list(summary.records)))
-        if known := accuracies(summary.records):
-            console.print(f"Validation by round  {sparkline(known)}")
-    if summary.heldout_before is not None:
-        after = "" if summary.heldout_after is None else f", {summary.heldout_after:.1%} after"
-        console.print(f"Held-out problems: {summary.heldout_before:.1%} before{after}")
-    if summary.cost is not None:
-        console.print(f"Cost so far: {summary.cost:.2f} {escape(summary.config.limits.currency)}")
-    if summary.ended:
-        console.print(escape(str(summary.ended["message"])))
-    elif summary.status == "interrupted":
-        console.print(f"The run was cut short. Go on with it: ratchet resume {summary.run}")
-
-
-def _print_origin(console: Console, summary: RunSummary) -> None:
-    """Print what a run was made of."""
-    console.print(f"[bold]Run {summary.run}[/bold]  {summary.status.replace('_', ' ')}")
-    console.print(f"Folder   {escape(str(summary.folder))}")
-    console.print(f"Created  {summary.created_at}")
-    console.print(f"Model    {escape(summary.config.model)}")
-    console.print(f"Data     {summary.config.data.source}")
-    for number, one in enumerate(summary.start.line() if summary.start else ()):
-        console.print(f"{'' if number else 'Starts':<9}from {escape(one.words)}")
-    if summary.config.objective != "rl":
-        console.print(f"Learns   {summary.config.objective}, from given answers")
-    if summary.report is not None:
-        console.print(f"Report   {escape(described(summary.report))}, key {summary.report.key}")
-    for note in summary.notes:
-        console.print(f"Note     {escape(note)}")
-
-
-def print_dataset(console: Console, details: DatasetDetails) -> None:
-    """Print what is known of a version of a dataset, and some of its rows."""
-    summary = details.summary
-    console.print(f"[bold]{summary.name}@{summary.version}[/bold]  {summary.format}")
-    console.print(f"Content  {summary.content_hash}")
-    console.print(f"Created  {summary.created_at:%Y-%m-%d %H:%M} UTC")
-    console.print(f"From     {escape(summary.origin)}")
-    columns = ", ".join(f"{ours} = {theirs}" for ours, theirs in summary.column_map.items())
-    console.print(f"Columns  {escape(columns)}")
-    console.print("Splits   " + ("as given" if summary.seed is None else f"drawn by seed {summary.seed}"))
-    for note in summary.notes:
-        console.print(f"Note     {escape(note)}")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in ("characters", "rows", "of prompts: median", "longest", "of ground truths: median", "longest"):
-        table.add_column(column, justify="left" if column == "characters" else "right", no_wrap=True)
-    for split, record in details.splits.items():
-        lengths = (record.prompt.median, record.prompt.longest, record.ground_truth.median, record.ground_truth.longest)
-        table.add_row(split, f"{record.rows:,}", *(f"{length:,}" for length in lengths))
-    console.print(table)
-    for split, rows in details.preview.items():
-        for row in rows:
-            console.print(f"[bold]{split}, row {row['row']}[/bold]")
-            for message in row["prompt"]:
-                console.print(f"  {message['role']:<9}  {shown(message['content'], PROMPT_CHARACTERS, full=False)}")
-            for name in ("ground_truth", "rejected"):
-                if name in row:
-                    label = "reference" if name == "ground_truth" else name
-                    console.print(f"  {label:<9}  {shown(row[name], ANSWER_CHARACTERS, full=False)}")
+            text = excerpt(answer["text"], ANSWER_CHARACTERS)
+            console.print(Text.assemble(f"  {label:<7}", (mark, color), "  ", text))

@@ -1,75 +1,56 @@
-"""``ratchet trial``: one small round, measured, and what it says of the full run."""
+"""``ratchet trial``: one small round, measured, and the full run estimated from it."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
-from ratchet.cli import EXIT_TASK, tell
-from ratchet.cli.flags import SettingsCommand, given
-from ratchet.cli.train_commands import json_option, settings_of
+from ratchet import service
+from ratchet.cli.faults import EXIT_TASK, tell
+from ratchet.cli.live import Live
+from ratchet.cli.options import PATH, SettingsCommand, config_argument, json_option, settings_of
+from ratchet.cli.output import console_for, note, plain, print_fields, table
 from ratchet.config.config_text import as_yaml
 from ratchet.files import unusable_as_error, write_atomically
 from ratchet.run.display import counted, shown_bytes, shown_seconds
+from ratchet.run.trial_report import Estimate, TrialReport
+from ratchet.service import Trial
+from ratchet.service.runs.trials import Launch
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ratchet.cli.live import Live
-    from ratchet.run.trial_report import Estimate, TrialReport
-    from ratchet.service import Trial
-    from ratchet.service.runs.trials import Launch
+_LABEL_WIDTH = 8
 
 
-def trial() -> click.Command:
-    """Return the command."""
-    return SettingsCommand(
-        "trial",
-        callback=_trial,
-        help="Try a run for minutes: one round on at most 8 prompts, from which the full run's time, memory and cost "
-        "follow. Takes CONFIG and flags as ratchet train does, keeps no adapter and needs no confirmed report.",
-        params=[
-            click.Argument(["config"], required=False, type=click.Path(path_type=Path)),
-            click.Option(
-                ["--write"],
-                metavar="FILE",
-                type=click.Path(path_type=Path),
-                help="Write the full run's settings to this file, for ratchet train; a Time limit that is too short is "
-                "raised to the estimate plus a quarter.",
-            ),
-            click.Option(["--of"], metavar="RUN", help="Show an earlier trial again, by id or folder, and make none."),
-            click.Option(
-                ["--out"],
-                type=click.Path(path_type=Path),
-                help="Folder of the trial; by default one under the user's data folder.",
-            ),
-            json_option(),
-        ],
-        context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
-    )
-
-
-def _trial(
-    config: Path | None, write: Path | None, of: str | None, out: Path | None, as_json: bool, **parameters: Any
+@click.command(cls=SettingsCommand)
+@config_argument
+@click.option(
+    "--write",
+    metavar="FILE",
+    type=PATH,
+    help="Write the full run's settings to this file, for ratchet train; a time limit that is too short is raised to "
+    "the estimate plus a quarter.",
+)
+@click.option("--of", metavar="RUN", help="Show an earlier trial, by id or folder, instead of making one.")
+@click.option("--out", type=PATH, help="Folder of the trial; by default one under the user's data folder.")
+@json_option
+def trial(
+    config: Path | None, write: Path | None, of: str | None, out: Path | None, as_json: bool, flags: dict[str, str]
 ) -> int:
-    from rich.markup import escape
+    """Try a run for minutes: one round on at most 8 prompts, from which time, memory and cost are estimated.
 
-    from ratchet import service
-    from ratchet.cli.console import console_for
-    from ratchet.cli.live import Live
-
+    Takes CONFIG and flags as ratchet train does, keeps no adapter and needs no confirmed report.
+    """
     console = console_for(as_json, of_a_run=True)
     if of is not None:
-        if config is not None or out is not None or given(parameters):
+        if config is not None or out is not None or flags:
             raise click.UsageError("--of shows a trial as it was: give no CONFIG, settings or --out with it.")
         made = service.find_trial(of)
     else:
-        settings = settings_of(config, parameters)
+        settings = settings_of(config, flags)
         with Live(console, None) as live:
             made = service.run_trial(
-                settings, out, watch=live.watch, on_launch=lambda launch: _print_launch(live, launch)
+                settings, out, watch=live.watch, on_launch=lambda launch: _print_launch(console, launch)
             )
     notes = _written(made, write) if write is not None and made.report.is_finished else []
     if as_json:
@@ -78,14 +59,14 @@ def _trial(
         report = made.report.model_dump(mode="json")
         tell(json.dumps({**fields, "message": made.message, "written": written, "notes": notes, "report": report}))
     print_trial(console, made.report)
-    console.print(f"{escape(made.message)} Trial {made.run} in {escape(str(made.folder))}")
-    for note in notes:
-        console.print(escape(note))
+    console.print(plain(f"{made.message} Trial {made.run} in {made.folder}"))
+    for text in notes:
+        console.print(plain(text))
     return 0 if made.report.is_finished else EXIT_TASK
 
 
-def _written(made: "Trial", path: Path) -> list[str]:
-    """Write the full run's settings; return what to say of them."""
+def _written(made: Trial, path: Path) -> list[str]:
+    """Write the full run's settings; what to print about them."""
     settings, notes = made.full_run()
     text = (
         f"# The full run that trial {made.run} was made for. Start it: ratchet train {path.name} --trial {made.run}\n"
@@ -95,30 +76,26 @@ def _written(made: "Trial", path: Path) -> list[str]:
     return [*notes, f"The full run's settings are in {path}. Start it: ratchet train {path} --trial {made.run}"]
 
 
-def _print_launch(live: "Live", launch: "Launch") -> None:
-    from rich.markup import escape
-
-    live.console.print(f"Device   {escape(launch.device)}")
-    live.console.print(f"Longest  {counted(float(f'{launch.minutes:.3g}'), 'minute')}")
-    live.console.print(f"Writes   {escape(f'settings, journal, answers and the report to {launch.folder}')}")
+def _print_launch(console: Console, launch: Launch) -> None:
+    fields = [("Device", launch.device), ("Limit", counted(float(f"{launch.minutes:.3g}"), "minute"))]
+    fields += [("Writes", f"settings, journal, answers and the report to {launch.folder}")]
+    print_fields(console, fields, _LABEL_WIDTH)
 
 
-def print_trial(console: "Console", report: "TrialReport") -> None:
+def print_trial(console: Console, report: TrialReport) -> None:
     """Print what a trial found."""
-    from rich.text import Text
-
     if held := report.holds_for:
-        window = "" if held.window_tokens is None else f", window of {held.window_tokens:,} tokens"
+        window = "" if held.window_tokens is None else f", context length {held.window_tokens:,} tokens"
         revision = held.identity or held.revision
-        lines = [
+        quantized = "" if held.quantization == "none" else f" in {held.quantization}"
+        fields = [
             ("Device", held.device),
-            ("Model", f"{held.model} ({revision[:19]})" + _quantized(held.quantization)),
+            ("Model", f"{held.model} ({revision[:19]}){quantized}"),
             ("Adapter", f"rank {held.lora_rank}, alpha {held.lora_alpha}"),
             ("Round", f"{held.prompts_per_round} prompts x {held.answers_per_prompt} answers"),
             ("Length", f"answers of {held.max_answer_tokens:,} tokens at most{window}"),
         ]
-        for label, value in lines:
-            console.print(Text.assemble((f"{label:<8} ", "bold"), value))
+        print_fields(console, fields, _LABEL_WIDTH)
     if report.phases:
         console.print(_phase_table(report))
     if found := report.answers:
@@ -130,38 +107,28 @@ def print_trial(console: "Console", report: "TrialReport") -> None:
     if report.estimate:
         _print_estimate(console, report.estimate)
     for sentence in report.advice:
-        console.print(Text.assemble(("Note:", "yellow"), f" {sentence}"))
+        note(console, sentence)
     if report.fix_first:
-        console.print(Text.assemble(("To fix first:", "red"), f" {report.fix_first}"))
+        note(console, report.fix_first, "Fix first:", "red")
 
 
-def _quantized(quantization: str) -> str:
-    return "" if quantization == "none" else f" in {quantization}"
-
-
-def _phase_table(report: "TrialReport") -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
+def _phase_table(report: TrialReport) -> Table:
     on_device = any(phase.device_bytes is not None for phase in report.phases)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in ("phase", "seconds", "host memory", *(["GPU memory", "GPU reserved"] if on_device else [])):
-        table.add_column(column, justify="left" if column == "phase" else "right", no_wrap=True)
+    rows = []
     for phase in report.phases:
         cells = [phase.name, f"{phase.seconds:.2f}", shown_bytes(phase.host_bytes)]
         cells += [shown_bytes(phase.device_bytes), shown_bytes(phase.device_reserved_bytes)] if on_device else []
-        table.add_row(*cells)
-    return table
+        rows.append(cells)
+    on_gpu = ("GPU memory", "GPU reserved") if on_device else ()
+    return table("phase", "seconds", "host memory", *on_gpu, rows=rows, left=("phase",))
 
 
-def _print_estimate(console: "Console", estimate: "Estimate") -> None:
-    from rich.text import Text
-
+def _print_estimate(console: Console, estimate: Estimate) -> None:
     parts = ", ".join(
         f"{name} {shown_seconds(getattr(estimate, name))}"
         for name in ("sampling", "grading", "update", "validation", "saving")
     )
-    rough = " (rough: there was no time to fill a batch)" if estimate.is_rough else ""
+    rough = " (rough: not enough time to fill a batch)" if estimate.is_rough else ""
     lines = [
         ("Full run", f"{shown_seconds(estimate.seconds)} for {counted(estimate.rounds, 'round')}{rough}"),
         ("Before", f"{shown_seconds(estimate.preparation)} until round 0 starts"),
@@ -172,17 +139,16 @@ def _print_estimate(console: "Console", estimate: "Estimate") -> None:
     lines += _memory_lines(estimate)
     if estimate.cost is not None:
         lines.append(("Cost", f"{estimate.cost:.2f} {estimate.currency}"))
-    for label, value in lines:
-        console.print(Text.assemble((f"{label:<8} ", "bold"), value))
+    print_fields(console, lines, _LABEL_WIDTH)
 
 
-def _memory_lines(estimate: "Estimate") -> Sequence[tuple[str, str]]:
+def _memory_lines(estimate: Estimate) -> list[tuple[str, str]]:
     lines = []
     for label, peak, phase, share in (
         ("GPU", estimate.device_reserved_bytes, estimate.device_phase, estimate.device_share),
         ("Memory", estimate.host_bytes, estimate.host_phase, estimate.host_share),
     ):
         if peak is not None:
-            of = "" if share is None else f", {share:.0%} of all with what the process holds anyway"
+            of = "" if share is None else f", {share:.0%} of all, with what the process holds anyway"
             lines.append((label, f"{shown_bytes(peak)} at most, in {phase}{of}"))
     return lines
