@@ -133,6 +133,12 @@ def ratchet_command(monkeypatch, capsys):
 
 
 @pytest.fixture
+def called(ratchet_command):
+    """Return a function that runs ``ratchet ARGS`` in this process: CompletedProcess with texts."""
+    return lambda *arguments: subprocess.CompletedProcess(arguments, *ratchet_command(*arguments))
+
+
+@pytest.fixture
 def start_cli():
     """Return a function that starts ``ratchet ARGS`` and returns the process; all of them end with the test."""
     started = []

@@ -1,4 +1,4 @@
-"""The composition root of ``ratchet serve``: database, slots, executor and keeper put together until told to end.
+"""The composition root of ``ratchet serve``: database, slots, executor and scheduler, run until told to end.
 
 HTTP, pages and MCP are to join it in this process. Loads no torch.
 """
@@ -20,7 +20,7 @@ from ratchet.supervisor import Executor, Keeper, KeeperHome, LocalExecutor, Pace
 log = logging.getLogger(__name__)
 
 _LOG_BYTES, _LOGS_KEPT = 2 << 20, 4
-_CONDUCTOR_SECONDS = 30.0  # for the step that is being started when the keeper ends
+_CONDUCTOR_SECONDS = 30.0  # for the step that is being started when the scheduler ends
 
 
 def serve_runs(
@@ -33,27 +33,27 @@ def serve_runs(
     executor: Executor | None = None,
     until_ended: str | None = None,
 ) -> None:
-    """Be the keeper of this RATCHET_HOME, and carry out its loops and experiments, until SIGINT or SIGTERM.
+    """Run the scheduler of this RATCHET_HOME, with its loops and experiments, until SIGINT or SIGTERM.
 
     Args:
         cpu_slots: How many runs may use the CPU at a time.
-        gpus: How many GPUs there are, looked for where it is not said.
-        stop_runs: End the runs at work in good order first; otherwise they go on without the keeper.
-        show: Shown what the keeper does, a line at a time; the log file has it too.
-        pace: How often and how patiently it looks.
+        gpus: How many GPUs to use; by default those that are found.
+        stop_runs: Stop the running runs cleanly first; otherwise they go on without the scheduler.
+        show: Called with each line on what the scheduler does; the log file has them too.
+        pace: How often it looks, and how long it waits.
         executor: What starts workers, as processes of this machine by default.
-        until_ended: A loop or experiment, by its id: once it has ended, so does the keeper. The first SIGINT or SIGTERM
-            then asks it to end in good order; the second ends the keeper, a SIGINT at once.
+        until_ended: A loop or experiment, by its id: once it has ended, so does the scheduler. The first SIGINT or
+            SIGTERM then asks it to stop cleanly; the second ends the scheduler, a SIGINT at once.
 
     Raises:
-        Conflict: another keeper looks after this home, or home or database cannot be used.
-        InvalidSetting: there is no slot at all.
+        Conflict: another scheduler runs for this home, or home or database cannot be used.
+        InvalidSetting: there is no slot.
     """
     home = KeeperHome()
     slots = find_slots(cpu_slots, gpus)
     if not slots:
         raise InvalidSetting(
-            "There is neither a GPU nor a CPU slot to run on. Give --cpu-slots 1 or more.", "cpu_slots"
+            "There is neither a GPU nor a CPU slot to run on. Set --cpu-slots to 1 or more.", "cpu_slots"
         )
     with home.held() as name, open_store() as store, _log_to(home), _told_to_end(until_ended) as ending:
 
@@ -63,17 +63,17 @@ def serve_runs(
 
         keeper = Keeper(store, executor or LocalExecutor(), slots, name, pace or Pace(), say)
         all_runs(store)  # enters what lies in the home and the database does not know
-        say(f"Keeper {name} looks after {home.path}. Slots: {', '.join(slot.name for slot in slots)}.")
+        say(f"Scheduler {name} started for {home.path}. Slots: {', '.join(slot.name for slot in slots)}.")
         for run in keeper.at_work():
-            say(f"Run {run.id} is followed again.")
+            say(f"Run {run.id} is still running and is followed again.")
         with _conducting(say, until_ended, ending, keeper.pace):
             keeper.run(ending.wait)
         if stop_runs:
-            say("Told to end: the runs at work are asked to stop first.")
+            say("Ending: stopping the running runs first.")
             keeper.finish(time.sleep)
         left = [run.id for run in keeper.at_work()]
-        going_on = f" Still at work without it: {', '.join(left)}. The next ratchet serve follows them." if left else ""
-        say(f"Keeper {name} ends.{going_on}")
+        going_on = f" Still running: {', '.join(left)}. The next ratchet serve follows them." if left else ""
+        say(f"Scheduler {name} ended.{going_on}")
 
 
 @contextmanager
@@ -82,8 +82,8 @@ def _conducting(
 ) -> Iterator[None]:
     """Carry out loops and experiments in a thread inside the block.
 
-    Checking a run may take a while, and the keeper is to look after the others meanwhile. ``ending`` is set once what
-    is waited for has ended.
+    Checking a run may take a while, and the scheduler must follow the others meanwhile. ``ending`` is set once
+    ``until_ended`` has ended.
     """
     over = threading.Event()
 
@@ -112,9 +112,9 @@ def _conducting(
 
 @contextmanager
 def _told_to_end(followed: str | None = None) -> Iterator[threading.Event]:
-    """Yield what is set once somebody tells this process to end; a second SIGINT ends it at once.
+    """Yield an event that is set once this process is to end; a second SIGINT ends it at once.
 
-    Where a loop or experiment is followed, the first telling asks that to end, and its end is the keeper's.
+    Where a loop or experiment is followed, the first signal asks that to stop, and the scheduler ends with it.
     """
     told, asked = threading.Event(), threading.Event()
 

@@ -54,9 +54,9 @@ def test_a_dataset_is_added_listed_shown_and_removed(command, dataset):
         "worked_examples": [{"user": "1 + 1", "assistant": "2"}],
     }
     code, out, _ = command("show", "sums", "--questions", "1")
-    assert "System prompt   Add [them]." in out
-    assert "Examples        1 of its own" in out
-    assert "Longest answer  64 tokens" in out
+    assert "System prompt     Add [them]." in out
+    assert "Examples          1 of its own" in out
+    assert "Max answer tokens 64" in out
     assert "3; bands of their numbers" in out
     assert "user: What is 1 + 0?" in out
     assert "expected: 1" in out
@@ -79,7 +79,7 @@ def test_a_bundle_and_a_built_in_are_added(command, bundle):
     assert (told["name"], told["source"], told["questions"]) == ("three", "built_in", 5)
     out = command("show", "three")[1]
     assert "as the evaluated model's own run, else: Work out the value" in out
-    assert "Made of         math_pairs: 3 pairs of numbers from 1 to 9, seed 0 (built-in)" in out
+    assert "Made of           math_pairs: 3 pairs of numbers from 1 to 9, seed 0 (built-in)" in out
 
 
 def test_verifier_and_prompt_may_come_from_a_runs_settings(command, dataset, tmp_path):

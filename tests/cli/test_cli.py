@@ -1,11 +1,13 @@
 """The command line as its users meet it: exit codes, messages, machine-readable last lines, and nothing leaked."""
 
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -331,8 +333,6 @@ RESULT = {
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory):
     """``ratchet demo --json``, made short, as a process: its folder, stdout and stderr."""
-    import subprocess
-
     home = tmp_path_factory.mktemp("demo")
     environment = {**os.environ, "RATCHET_HOME": str(home / "home")}
     small = ["--rounds", "2", "--prompts-per-round", "4", "--answers-per-prompt", "4"]
@@ -472,21 +472,24 @@ def test_the_real_demo_says_how_to_get_its_model_where_it_is_missing(ratchet_com
 
 @pytest.fixture(scope="session")
 def poisoned_run(tmp_path_factory):
-    """A run over poisoned rows that fails for want of a signal, as a process: its folder, and what it printed."""
-    import subprocess
-
+    """A run over poisoned rows that fails for want of a signal: its folder, and what it printed."""
     home = tmp_path_factory.mktemp("poisoned")
     rows = [
         {"prompt": f"zyzzyva {number}", "ground_truth": f"quokka {number}00", "id": f"xylem {number}"}
         for number in range(12)
     ]
     path = write_rows(home / "rows.jsonl", rows)
-    environment = {**os.environ, "RATCHET_HOME": str(home / "home")}
     small = ["--rounds", "4", "--prompts-per-round", "2", "--answers-per-prompt", "2", "--no-signal-rounds", "1"]
-    command = [sys.executable, "-m", "ratchet", "train", *ON_ROWS, path, *small, "--format-bonus", "off"]
+    command = ["ratchet", "train", *ON_ROWS, path, *small, "--format-bonus", "off"]
     command += ["--system-prompt", "", "--out", home / "run", "--json"]
     command += ["--inspected", "--override-report", "no answer can be right here"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setenv("RATCHET_HOME", str(home / "home"))
+        patch.setattr(sys, "argv", [*map(str, command)])
+        with pytest.raises(SystemExit) as caught:
+            ratchet.cli.main()
+    done = subprocess.CompletedProcess(command, caught.value.code, out.getvalue(), err.getvalue())
     return RunFolder(home / "run"), done
 
 

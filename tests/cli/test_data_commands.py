@@ -1,4 +1,4 @@
-"""``ratchet data`` as a process: output for people and machines, exit codes, and a run on a dataset."""
+"""``ratchet data``: output for people and machines, exit codes, and a run on a dataset."""
 
 import json
 import os
@@ -35,35 +35,35 @@ def last(done):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_add_list_show_and_check(cli, rows):
-    added = cli("data", "add", rows, "--name", "sums", *MAP, "--json")
+def test_add_list_show_and_check(called, rows):
+    added = called("data", "add", rows, "--name", "sums", *MAP, "--json")
     assert (added.returncode, added.stderr) == (0, "")
     fields = last(added)
     assert (fields["name"], fields["version"], fields["is_new"]) == ("sums", 1, True)
     assert fields["rows"] == {"train": 52, "validation": 6, "test": 6}
     assert (ratchet_home() / "datasets" / fields["content_hash"] / "train.jsonl").is_file()
 
-    again = cli("data", "add", rows, "--name", "sums", *MAP)
+    again = called("data", "add", rows, "--name", "sums", *MAP)
     assert "Already there: sums@1  train 52, validation 6, test 6" in again.stdout
 
-    listed = cli("data", "list", "--json")
+    listed = called("data", "list", "--json")
     assert [one["content_hash"] for one in last(listed)["datasets"]] == [fields["content_hash"]]
 
-    shown = cli("data", "show", "sums@1", "--rows", 1)
+    shown = called("data", "show", "sums@1", "--rows", 1)
     assert fields["content_hash"] in shown.stdout
     assert "prompt = question, ground_truth = gold" in shown.stdout
-    details = last(cli("data", "show", "sums", "--rows", 2, "--json"))
+    details = last(called("data", "show", "sums", "--rows", 2, "--json"))
     assert [len(found) for found in details["preview"].values()] == [2, 2, 2]
     assert details["splits"]["train"]["rows"] == 52
 
-    checked = cli("data", "check", "sums", "--verifier", "math", "--require-boxed", "false")
+    checked = called("data", "check", "sums", "--verifier", "math", "--require-boxed", "false")
     assert (checked.returncode, checked.stdout) == (0, "sums@1 is fit with the verifier math.\n")
 
 
-def test_a_check_that_finds_something_exits_with_two(cli, tmp_path):
+def test_a_check_that_finds_something_exits_with_two(called, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "answer": "none"}\n{"prompt": "b", "answer": "2"}\n')
-    cli("data", "add", tmp_path / "rows.jsonl", "--name", "odd")
-    checked = cli("data", "check", "odd", "--verifier", "final_number", "--json")
+    called("data", "add", tmp_path / "rows.jsonl", "--name", "odd")
+    checked = called("data", "check", "odd", "--verifier", "final_number", "--json")
     assert checked.returncode == 2
     assert len(last(checked)["problems"]) == 1
 
@@ -82,16 +82,16 @@ def test_a_check_that_finds_something_exits_with_two(cli, tmp_path):
         (["check", "nothing", "--verifier", "nonsense"], 2, 'verifier.kind is "nonsense"'),
     ],
 )
-def test_what_is_wrong_ends_in_one_sentence_and_the_owners_code(cli, rows, arguments, code, message):
-    done = cli("data", *[str(rows) if one == "ROWS" else one for one in arguments], "--json")
+def test_what_is_wrong_ends_in_one_sentence_and_the_owners_code(called, rows, arguments, code, message):
+    done = called("data", *[str(rows) if one == "ROWS" else one for one in arguments], "--json")
     assert done.returncode == code
     assert message in last(done)["error"]["message"]
     assert done.stderr.startswith("Error: ")
     assert "Traceback" not in done.stderr
 
 
-def test_a_bar_is_shown_on_a_terminal_and_nothing_of_it_in_a_pipe(cli, rows):
-    assert cli("data", "add", rows, "--name", "piped", *MAP).stdout.count("\n") == 1
+def test_a_bar_is_shown_on_a_terminal_and_nothing_of_it_in_a_pipe(called, rows):
+    assert called("data", "add", rows, "--name", "piped", *MAP).stdout.count("\n") == 1
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
     command = [sys.executable, "-m", "ratchet", "data", "add", str(rows), "--name", "seen", *MAP]
@@ -122,7 +122,7 @@ def test_a_full_disk_leaves_nothing_behind(start_cli, tmp_path):
     assert "Added large@1" in whole.communicate(timeout=100)[0]
 
 
-def test_an_import_that_is_killed_leaves_no_version_and_the_next_one_cleans_up(start_cli, cli, tmp_path):
+def test_an_import_that_is_killed_leaves_no_version_and_the_next_one_cleans_up(start_cli, called, tmp_path):
     pipe = tmp_path / "rows.jsonl"
     os.mkfifo(pipe)
     process = start_cli("data", "add", pipe, "--name", "cut")
@@ -133,38 +133,38 @@ def test_an_import_that_is_killed_leaves_no_version_and_the_next_one_cleans_up(s
         process.kill()
         process.wait()
     assert left.is_dir()
-    assert last(cli("data", "list", "--json")) == {"datasets": []}
+    assert last(called("data", "list", "--json")) == {"datasets": []}
     good = tmp_path / "good.jsonl"
     good.write_text('{"prompt": "a", "answer": "1"}\n')
-    added = last(cli("data", "add", good, "--name", "cut", "--json"))
+    added = last(called("data", "add", good, "--name", "cut", "--json"))
     assert [one.name for one in (ratchet_home() / "datasets").iterdir()] == [added["content_hash"]]
 
 
-def run(cli, out, *more):
+def run(called, out, *more):
     options = [one for one in flags(rounds=1, validation_prompts=4) if one != "math_pairs"]
     drop = options.index("--source")
     del options[drop]
     for name in ("--prompts", "--heldout"):
         place = options.index(name)
         del options[place : place + 2]
-    return cli("train", "--data.source", "dataset", "--data.name", "sums", *options, *more, "--out", out, "--json")
+    return called("train", "--data.source", "dataset", "--data.name", "sums", *options, *more, "--out", out, "--json")
 
 
 @pytest.mark.slow
-def test_a_run_trains_on_a_dataset_and_its_test_rows_change_nothing(cli, rows, tmp_path):
-    added = last(cli("data", "add", rows, "--name", "sums", *MAP, "--json"))
-    refused = run(cli, tmp_path / "none")
+def test_a_run_trains_on_a_dataset_and_its_test_rows_change_nothing(called, rows, tmp_path):
+    added = last(called("data", "add", rows, "--name", "sums", *MAP, "--json"))
+    refused = run(called, tmp_path / "none")
     assert refused.returncode == 2
     assert "Data source dataset brings no verifier of its own. Say in verifier.kind" in refused.stderr
     assert not (tmp_path / "none").exists()
 
-    first = run(cli, tmp_path / "first", "--verifier.kind", "math_pairs")
+    first = run(called, tmp_path / "first", "--verifier.kind", "math_pairs")
     assert first.returncode == 0, first.stderr
     data = RunFolder(tmp_path / "first").read_config().data
     assert (data.name, data.version, data.content_hash) == ("sums", 1, added["content_hash"])
 
     test_rows = ratchet_home() / "datasets" / added["content_hash"] / "test.jsonl"
     test_rows.write_text("poison")
-    second = run(cli, tmp_path / "second", "--verifier.kind", "math_pairs")
+    second = run(called, tmp_path / "second", "--verifier.kind", "math_pairs")
     assert second.returncode == 0, second.stderr
     assert adapter_bytes(RunFolder(tmp_path / "second")) == adapter_bytes(RunFolder(tmp_path / "first"))

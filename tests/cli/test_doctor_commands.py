@@ -4,14 +4,14 @@ import json
 import os
 import shutil
 
-from ratchet.cli import EXIT_TASK
+from ratchet.cli.faults import EXIT_TASK
 from ratchet.service.doctor import MetricEnvironment, metric_environment
 
 
-def test_it_tells_what_this_machine_can_do(cli, tmp_path):
-    done = cli("doctor", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
+def test_it_shows_what_this_machine_can_do(ratchet_command, tmp_path):
+    code, out, err = ratchet_command("doctor", "--json")
+    assert code == 0, out + err
+    found = json.loads(out)
     assert found["sandbox"] == {"ok": True, "reason": "", "remedy": ""}
     assert found["sandbox_python"].startswith("/usr/")
     assert found["torch"]["device"].startswith(("cpu", "cuda", "mps"))
@@ -20,11 +20,12 @@ def test_it_tells_what_this_machine_can_do(cli, tmp_path):
     assert 0 < found["memory_free_bytes"] < found["memory_bytes"]
 
 
-def test_without_a_sandbox_it_says_why_and_what_to_do_and_ends_with_4(cli, tmp_path):
-    done = cli("doctor", env={**os.environ, "PATH": str(tmp_path)})
-    assert done.returncode == EXIT_TASK
-    assert "does not work: bubblewrap (bwrap) is not installed. Install it: apt install bubblewrap" in done.stdout
-    assert "Exit code 4 says so" in done.stdout
+def test_without_a_sandbox_it_says_why_and_what_to_do_and_ends_with_4(ratchet_command, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, _ = ratchet_command("doctor")
+    assert code == EXIT_TASK
+    assert "does not work: bubblewrap (bwrap) is not installed. Install it: apt install bubblewrap" in out
+    assert "The exit code is 4" in out
 
 
 def test_it_names_the_packages_that_metrics_may_import(tmp_path, monkeypatch):

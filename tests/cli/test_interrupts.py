@@ -101,7 +101,7 @@ def load(self, ctx, name):
     except KeyboardInterrupt:
         raise RecursionError("what a library made of it") from None
 
-cli._Commands.get_command = load
+cli.LazyGroup.get_command = load
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where the tests run in the background
 sys.argv = ["ratchet", "runs", "list"]
 cli.main()

@@ -11,7 +11,7 @@ from ratchet.supervisor import KeeperHome
 from ..conducted import CONFIRMED, enter_experiment, enter_loop, pairs
 from ..small_runs import flags
 
-NO_KEEPER = "No keeper runs here: start it with ratchet serve."
+NO_SCHEDULER = "The scheduler is not running. Start it: ratchet serve"
 
 
 @pytest.fixture
@@ -41,15 +41,15 @@ def last(text):
 # --- loops -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_loop_is_left_to_the_keeper_and_it_is_said_where_there_is_none(ratchet_command, loop, stage):
+def test_a_loop_is_left_to_the_scheduler_and_says_where_none_is_running(ratchet_command, loop, stage):
     run = job(loop, "1/train")
     start = ("loop", "start", run, "-b", "pairs", "--queue")
     code, out, _ = ratchet_command(*start, "--target", "90", "--give-up-after", "3")
-    assert (code, out.splitlines()[-1]) == (0, NO_KEEPER)
+    assert (code, out.splitlines()[-1]) == (0, NO_SCHEDULER)
     assert "is queued." in out
     with KeeperHome().held():
         code, out, _ = ratchet_command(*start, "--target", "90", "--max-rounds", "3", "--json", "--from-adapter")
-        assert NO_KEEPER not in out
+        assert NO_SCHEDULER not in out
     told = last(out)
     assert (code, told["status"], told["max_rounds"], told["target_percent"]) == (0, "queued", 3, 90)
     assert loops.find_loop(told["loop"]).plan.config.start_from.adapter == run
@@ -103,7 +103,7 @@ def test_a_loop_without_a_verdict_claims_nothing_in_the_terminal(ratchet_command
     code, out, _ = ratchet_command("loop", "show", id)
     marked = [line for line in out.splitlines() if line.rstrip().endswith("no verdict")]
     assert (code, len(marked), "BEST" in out, "target reached" in out) == (0, 2, False, False)
-    assert "none, no verdict is given" in out
+    assert "none: no verdict" in out
     assert "so no gain over it can be claimed: The verifier failed on 8 of 20 answers" in " ".join(out.split())
 
 
@@ -120,7 +120,7 @@ def test_a_loop_is_stopped_and_gone_on_with(ratchet_command, loop, stage):
     assert (code, json.loads(out)) == (0, {"loop": id, "stop": "asked"})
     stage.pass_()
     code, out, _ = ratchet_command("loop", "resume", id, "--target", "70", "--queue")
-    assert (code, NO_KEEPER in out) == (0, True)
+    assert (code, NO_SCHEDULER in out) == (0, True)
     found = loops.find_loop(id)
     assert (found.stored.status, found.plan.settings.target_percent, found.plan.settings.max_rounds) == (
         "queued",
@@ -133,9 +133,9 @@ def test_a_loop_is_stopped_and_gone_on_with(ratchet_command, loop, stage):
     assert (code, "has ended already (target reached)" in err) == (3, True)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_a_loop_with_settings_that_cannot_be_is_refused_and_not_entered(ratchet_command, loop):
+    count = len(loops.list_loops())
+    for given, words in (
         (("--target", "0"), "target"),
         (("--target", "101"), "target"),
         (("--target", "much"), "target"),
@@ -145,13 +145,10 @@ def test_a_loop_is_stopped_and_gone_on_with(ratchet_command, loop, stage):
         (("--score-column", "style"), "Score column is style"),
         (("--score-column", "format"), "Score column is format"),
         (("-b", "nothing"), "nothing"),
-    ],
-)
-def test_a_loop_with_settings_that_cannot_be_is_refused_and_not_entered(ratchet_command, loop, given, words):
-    count = len(loops.list_loops())
-    code, out, err = ratchet_command("loop", "start", job(loop, "1/train"), "-b", "pairs", "--queue", *given)
-    assert code in (2, 3), out
-    assert words.casefold() in err.casefold()
+    ):
+        code, out, err = ratchet_command("loop", "start", job(loop, "1/train"), "-b", "pairs", "--queue", *given)
+        assert code in (2, 3), (given, out)
+        assert words.casefold() in err.casefold(), given
     assert len(loops.list_loops()) == count
 
 
@@ -171,8 +168,8 @@ def test_sources_that_are_none_are_refused(ratchet_command, loop):
         assert (code, "There is no experiment nothing" in err) == (3, True)
 
 
-def test_a_command_that_follows_a_keeper_becomes_one_where_that_ends(ratchet_command, loop, stage, monkeypatch):
-    """The keeper may be another command that is one only until its own loop has ended."""
+def test_a_command_that_follows_a_scheduler_takes_over_where_that_ends(ratchet_command, loop, stage, monkeypatch):
+    """The scheduler may be another command that works only until its own loop has ended."""
     started = ratchet_command("loop", "start", job(loop, "1/train"), "-b", "pairs", "--queue", "--json")[1]
     id = last(started)["loop"]
     held = ExitStack()
@@ -185,24 +182,24 @@ def test_a_command_that_follows_a_keeper_becomes_one_where_that_ends(ratchet_com
         stage.pass_()
 
     monkeypatch.setattr("ratchet.cli.interrupts.time.sleep", lambda seconds: held.close())
-    monkeypatch.setattr("ratchet.server.serve_runs", serve)
+    monkeypatch.setattr("ratchet.cli.job_commands.serve_runs", serve)
     loops.stop_loop(id)
     stage.pass_()
     code, out, _ = ratchet_command("loop", "resume", id)
     assert (code, served) == (0, [id])
-    assert "The keeper carries it out" in out
-    assert "this command is one until the end" in out
+    assert "The scheduler does the work" in out
+    assert "this command does the work" in out
     assert "Status     stopped" in out
 
 
 # --- experiments -----------------------------------------------------------------------------------------------------
 
 
-def test_an_experiment_is_left_to_the_keeper(ratchet_command, experiment):
+def test_an_experiment_is_left_to_the_scheduler(ratchet_command, experiment):
     run, baseline = job(experiment, "train/0"), job(experiment, "start/0")
     start = ("experiment", "start", run, "-b", "pairs", "--queue")
     code, out, _ = ratchet_command(*start, "--seeds", "2", "--reuse-baseline", baseline, "--experiment-name", "two")
-    assert (code, out.splitlines()[-1]) == (0, NO_KEEPER)
+    assert (code, out.splitlines()[-1]) == (0, NO_SCHEDULER)
     code, out, _ = ratchet_command(*start, "--adapter-of", run, "--json")
     told = last(out)
     assert (code, told["status"]) == (0, "measuring")
@@ -249,9 +246,9 @@ def test_an_experiment_is_stopped_and_gone_on_with(ratchet_command, experiment, 
     assert (code, "is done: there is nothing to go on with" in err) == (3, True)
 
 
-@pytest.mark.parametrize(
-    ("command", "given", "words"),
-    [
+def test_an_experiment_with_settings_that_cannot_be_is_refused(ratchet_command, experiment):
+    count = len(experiments.list_experiments())
+    for command, given, words in (
         ("start", ("--seeds", "0"), "--seeds"),
         ("start", ("--seeds", "21"), "--seeds"),
         ("start", ("--answers", "0"), "--answers"),
@@ -261,14 +258,11 @@ def test_an_experiment_is_stopped_and_gone_on_with(ratchet_command, experiment, 
         ("start", ("--reuse-baseline", "nothing"), "nothing"),
         ("replicate", ("--seeds", "1"), "--seeds"),
         ("replicate", ("--seeds", "21"), "--seeds"),
-    ],
-)
-def test_an_experiment_with_settings_that_cannot_be_is_refused(ratchet_command, experiment, command, given, words):
-    count = len(experiments.list_experiments())
-    command = ("replicate",) if command == "replicate" else ("experiment", "start")
-    code, out, err = ratchet_command(*command, job(experiment, "train/0"), "-b", "pairs", "--queue", *given)
-    assert code in (2, 3), out
-    assert words in err
+    ):
+        names = ("replicate",) if command == "replicate" else ("experiment", "start")
+        code, out, err = ratchet_command(*names, job(experiment, "train/0"), "-b", "pairs", "--queue", *given)
+        assert code in (2, 3), (given, out)
+        assert words in err, given
     assert len(experiments.list_experiments()) == count
 
 

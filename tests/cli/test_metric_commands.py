@@ -1,4 +1,4 @@
-"""``ratchet metric`` as a process: versions of metrics, and what a metric makes of rows."""
+"""``ratchet metric``: versions of metrics, and what a metric makes of rows."""
 
 import json
 
@@ -37,16 +37,16 @@ def last(done):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_versions_are_added_shown_listed_and_archived(cli, source):
-    assert cli("metric", "add", source(GOOD), "--name", "exact").stdout == "Added exact@1\n"
-    assert cli("metric", "add", source(GOOD), "--name", "exact").stdout == "Already there: exact@1\n"
-    added = last(cli("metric", "add", source(GOOD + "# other\n"), "--name", "exact", "--json"))
+def test_versions_are_added_shown_listed_and_archived(called, source):
+    assert called("metric", "add", source(GOOD), "--name", "exact").stdout == "Added exact@1\n"
+    assert called("metric", "add", source(GOOD), "--name", "exact").stdout == "Already there: exact@1\n"
+    added = last(called("metric", "add", source(GOOD + "# other\n"), "--name", "exact", "--json"))
     assert (added["version"], added["state"], added["is_new"]) == (2, "active", True)
-    assert last(cli("metric", "archive", "exact", "--json"))["version"] == 2
-    assert [one["state"] for one in last(cli("metric", "list", "--json"))["metrics"]] == ["active", "archived"]
-    shown = last(cli("metric", "show", "exact", "--json"))
+    assert last(called("metric", "archive", "exact", "--json"))["version"] == 2
+    assert [one["state"] for one in last(called("metric", "list", "--json"))["metrics"]] == ["active", "archived"]
+    shown = last(called("metric", "show", "exact", "--json"))
     assert (shown["version"], shown["source"]) == (1, GOOD)
-    again = cli("metric", "archive", "exact@2")
+    again = called("metric", "archive", "exact@2")
     assert (again.returncode, again.stderr) == (3, "Error: Version 2 of metric exact is archived already.\n")
 
 
@@ -91,7 +91,7 @@ def test_a_source_that_the_settings_bring_needs_no_metric_here():
         user_metrics.with_source(custom(metric="elsewhere", version=3))
 
 
-def test_answers_and_data_are_looked_at_with_a_kept_metric_also_an_archived_one(cli, source, tmp_path):
+def test_answers_and_data_are_graded_with_a_stored_metric_also_an_archived_one(called, source, tmp_path):
     user_metrics.add(source(GOOD), "exact")
     user_metrics.archive("exact@1")
     rows = tmp_path / "answers.jsonl"
@@ -99,29 +99,29 @@ def test_answers_and_data_are_looked_at_with_a_kept_metric_also_an_archived_one(
     named = ("--verifier", "custom", "--verifier.metric", "exact")
     part = "[{verifier: {kind: custom, metric: exact}}, {verifier: {kind: qa}}]"
     for flags in (named, (*named[:3], "exact@1"), ("--verifier", "composite", "--verifier.parts", part)):
-        done = cli("grade", *flags, rows)
+        done = called("grade", *flags, rows)
         assert done.returncode == 0, done.stderr
         assert [json.loads(line)["correctness"] for line in done.stdout.splitlines()] == [1.0, 0.25]
-    assert cli("grade", *named[:3], "exact@2", rows).returncode == 3
+    assert called("grade", *named[:3], "exact@2", rows).returncode == 3
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps({"prompt": f"q{n}", "answer": str(n)}) + "\n" for n in range(20)))
-    cli("data", "add", data, "--name", "mine")
-    assert cli("data", "check", "mine", *named).stdout == "mine@1 is fit with the verifier custom.\n"
+    called("data", "add", data, "--name", "mine")
+    assert called("data", "check", "mine", *named).stdout == "mine@1 is fit with the verifier custom.\n"
 
 
 @pytest.mark.parametrize("kind", ["custom", "composite"])
-def test_a_source_of_a_settings_file_that_is_no_metric_grades_nothing_and_fits_no_data(cli, tmp_path, kind):
+def test_a_source_of_a_settings_file_that_is_no_metric_grades_nothing_and_fits_no_data(called, tmp_path, kind):
     custom = "{kind: custom, metric: mine, source: 'def score(answer): return 1.0'}"
     composite = f"{{kind: composite, parts: [{{verifier: {custom}}}, {{verifier: {{kind: qa}}}}]}}"
     settings, rows, data = (tmp_path / name for name in ("run.yaml", "answers.jsonl", "rows.jsonl"))
     settings.write_text(f"verifier: {custom if kind == 'custom' else composite}\n")
     rows.write_text('{"answer": "5", "ground_truth": "5"}\n')
-    done = cli("grade", "--config", settings, rows)
+    done = called("grade", "--config", settings, rows)
     refusal = "Metric mine is refused: its score(answer) cannot be called with (answer, reference)."
     assert (done.returncode, done.stdout, done.stderr.strip()) == (4, "", f"Error: {refusal}")
     data.write_text("".join(json.dumps({"prompt": f"q{n}", "answer": str(n)}) + "\n" for n in range(20)))
-    cli("data", "add", data, "--name", "mine")
-    checked = cli("data", "check", "mine", "--config", settings, "--json")
+    called("data", "add", data, "--name", "mine")
+    checked = called("data", "check", "mine", "--config", settings, "--json")
     assert checked.returncode == 2
     assert last(checked)["problems"] == [refusal]
 
@@ -133,17 +133,17 @@ def test_a_name_with_a_version_and_another_version_are_refused(source):
         user_metrics.with_source(custom(metric="exact@1", version=2))
 
 
-def test_trying_a_metric_prints_scores_in_order(cli, source, tmp_path):
+def test_trying_a_metric_prints_scores_in_order(called, source, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"answer": a, "reference": "x"}) + "\n" for a in ("ab", "", "abcd")))
-    done = cli("metric", "try", source(RAISES), "--rows", rows, "--json")
+    done = called("metric", "try", source(RAISES), "--rows", rows, "--json")
     assert done.returncode == 0, done.stderr
     assert last(done) == [
         {"score": 0.5, "outcome": "graded", "failure": None},
         {"score": 0.0, "outcome": "failed", "failure": "execution"},
         {"score": 0.25, "outcome": "graded", "failure": None},
     ]
-    assert cli("metric", "list").stdout.startswith("No metrics yet")
+    assert called("metric", "list").stdout.startswith("No metrics yet")
 
 
 @pytest.mark.parametrize(
@@ -157,24 +157,24 @@ def test_trying_a_metric_prints_scores_in_order(cli, source, tmp_path):
     ],
     ids=["no function", "does not load", "long", "very long", "bytes"],
 )
-def test_what_is_no_metric_is_refused_in_one_sentence_with_the_metrics_code(cli, source, tmp_path, content, reason):
+def test_what_is_no_metric_is_refused_in_one_sentence_with_the_metrics_code(called, source, tmp_path, content, reason):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"answer": "a", "reference": "a"}\n')
     for arguments in (["try", source(content), "--rows", rows], ["add", source(content), "--name", "bad"]):
-        done = cli("metric", *arguments, "--json")
+        done = called("metric", *arguments, "--json")
         assert done.returncode == 4
         assert reason in last(done)["error"]["message"]
         assert done.stderr.count("\n") == 1
-    assert cli("metric", "list").stdout.startswith("No metrics yet")
+    assert called("metric", "list").stdout.startswith("No metrics yet")
 
 
-def test_rows_and_files_that_cannot_be_read_are_the_datas_fault(cli, source, tmp_path):
+def test_rows_and_files_that_cannot_be_read_are_the_datas_fault(called, source, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"answer": "xyzzy"}\n{"answer": 7, "reference": "xyzzy"}\n')
-    done = cli("metric", "try", source(GOOD), "--rows", rows)
+    done = called("metric", "try", source(GOOD), "--rows", rows)
     assert done.returncode == 2
     assert "row 1: the column reference is missing or not text; row 2: the column answer" in done.stderr
     assert "xyzzy" not in done.stderr
-    assert cli("metric", "try", source(GOOD), "--rows", tmp_path / "none.jsonl").returncode == 2
-    assert cli("metric", "add", tmp_path / "none.py", "--name", "x").returncode == 2
-    assert cli("metric", "show", "nothing").returncode == 3
+    assert called("metric", "try", source(GOOD), "--rows", tmp_path / "none.jsonl").returncode == 2
+    assert called("metric", "add", tmp_path / "none.py", "--name", "x").returncode == 2
+    assert called("metric", "show", "nothing").returncode == 3

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from ratchet import cli as command_line
-from ratchet.cli.console import console_for
 from ratchet.cli.live import round_line
+from ratchet.cli.output import console_for
 from ratchet.cli.run_output import rounds_table
 from ratchet.run.records import Learned, RoundRecord, Seconds, Validation
 from ratchet.run.round_lines import log_line

@@ -45,14 +45,14 @@ def test_workers_outlive_serve_and_the_next_one_follows_and_ends_them(queued, st
     os.kill(first.pid, signal.SIGTERM)
     out, err = first.communicate(timeout=60)
     assert (first.returncode, err) == (0, "")
-    assert f"Still at work without it: {queued.run_id}." in out
+    assert f"Still running: {queued.run_id}." in out
     worker = queued.holder()
     assert worker.is_alive()
     listed = json.loads(cli("runs", "list", "--project", "sums", "--status", "training", "--json").stdout)["runs"]
     assert [run["run"] for run in listed] == [queued.run_id]
     second = start_cli("serve", "--gpus", "0", "--stop-runs")
-    assert "looks after" in second.stdout.readline()
-    assert second.stdout.readline() == f"Run {queued.run_id} is followed again.\n"
+    assert "started for" in second.stdout.readline()
+    assert second.stdout.readline() == f"Run {queued.run_id} is still running and is followed again.\n"
     os.kill(second.pid, signal.SIGTERM)
     out, _ = second.communicate(timeout=200)
     assert f"Run {queued.run_id} ended: Stopped as asked." in out

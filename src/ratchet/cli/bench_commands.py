@@ -183,7 +183,7 @@ def show(name: str, count: int, as_json: bool) -> None:
     found, prompts = benchmarks.show(name, count)
 
     def print_all(console: Console) -> None:
-        print_fields(console, ((label, whole(value)) for label, value in _rows(found).items()), 15)
+        print_fields(console, ((label, whole(value)) for label, value in _rows(found).items()), 17)
         for prompt in prompts:
             console.print(plain(f"\nQuestion {prompt.id}", "bold"))
             for message in prompt.messages:

@@ -74,7 +74,7 @@ def _lines(planned: Plan) -> dict[str, str]:
             f"of {steps.batch_size} answers each"
         )
     chosen = "" if planned.objective.objective == config.objective else f" (chosen: {config.objective})"
-    lines["Suggested objective"] = f"{planned.objective.objective}{chosen}. {planned.objective.why}"
+    lines["Suggested"] = f"{planned.objective.objective}{chosen}. {planned.objective.why}"
     by_trial = "unknown before a trial; measure it with ratchet trial"
     lines["Expected duration"] = by_trial if config.objective == "rl" else "unknown before it runs"
     if cost := most_expensive(config.limits):

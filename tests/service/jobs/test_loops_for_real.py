@@ -100,7 +100,7 @@ class Served:
 
     def serve(self):
         self.process = self._start_cli("serve", "--gpus", "0")
-        assert "looks after" in self.process.stdout.readline()
+        assert "started for" in self.process.stdout.readline()
 
     def kill(self):
         """Kill the keeper; whatever worker there is goes on."""
@@ -321,7 +321,7 @@ def test_a_loop_is_followed_where_a_keeper_runs_and_ctrl_c_leaves_it_to_that(cli
     pairs("few", 40)
     file = settings(rounds=1000)
     served = start_cli("serve", "--gpus", "0")
-    assert "looks after" in served.stdout.readline()
+    assert "started for" in served.stdout.readline()
     process, id = interrupted_in_training(start_cli, "loop", "start", file, "-b", "few", "--inspected")
     out, _ = process.communicate(timeout=100)
     assert process.returncode == 0

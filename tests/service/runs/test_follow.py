@@ -98,11 +98,11 @@ def test_a_run_at_work_is_followed_to_its_end(start_cli, ratchet_command, tmp_pa
     assert process.wait(timeout=250) == 0
     assert [event["seq"] for look in looks for event in look.events] == [one["seq"] for one in folder.events()]
     assert (last.ended["ending"], last.rounds, len(last.records), last.is_at_work) == ("all_rounds", 3, 4, False)
-    code, out, _ = ratchet_command("runs", "watch", tmp_path / "run")
+    code, out, _ = ratchet_command("runs", "follow", tmp_path / "run")
     assert code == 0
     assert out.count("Round   3/3") == 1
     assert last.ended["message"] in out
-    code, out, _ = ratchet_command("runs", "watch", tmp_path / "run", "--json")
+    code, out, _ = ratchet_command("runs", "follow", tmp_path / "run", "--json")
     assert (code, json.loads(out)["ending"], json.loads(out)["cost"]) == (0, "all_rounds", None)
 
 
@@ -124,14 +124,14 @@ def folder(tmp_path):
 
 
 def test_a_run_that_nobody_works_on_is_told_as_such(folder, ratchet_command):
-    code, out, _ = ratchet_command("runs", "watch", folder.path)
+    code, out, _ = ratchet_command("runs", "follow", folder.path)
     assert code == 3
     assert f"ratchet resume {folder.run_id}" in out
 
 
 def test_the_exit_code_is_that_of_the_ending(folder, ratchet_command):
     folder.append_event("ended", status="stopped_early", ending="out_of_memory", message="No room.", best_round=0)
-    code, out, _ = ratchet_command("runs", "watch", folder.path)
+    code, out, _ = ratchet_command("runs", "follow", folder.path)
     assert code == 4
     assert "No room." in out
 

@@ -386,7 +386,7 @@ def test_an_unfinished_trial_exits_4_with_the_phases_and_what_to_fix(ratchet_com
     told = json.loads(out.splitlines()[-1])
     assert (code, told["status"], told["ending"]) == (4, "failed", "out_of_memory")
     assert told["report"]["estimate"] is None
-    assert "To fix first: The update does not fit" in err
+    assert "Fix first: The update does not fit" in err
     assert not full.exists()
 
 

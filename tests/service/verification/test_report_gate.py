@@ -24,7 +24,7 @@ from ratchet.worker.__main__ import main
 
 from ...small_runs import SMALL, flags
 
-ASKED = "Have you read it, and shall the run start?"
+ASKED = "I have read the report. Start the run?"
 # Without the flag by which the other tests' runs say that the report was read.
 BARE = [flag for flag in flags(rounds=1) if flag != "--inspected"]
 UNKNOWN_TASK = ["--pairs", "6", "--max-answer-tokens", "16"]  # the tiny model has never seen six pairs
