@@ -1,4 +1,4 @@
-"""The composition root of ``ratchet serve``: database, slots, executor and scheduler, run until told to end.
+"""The composition root of ``ratchet serve``: database, slots, executor and scheduler, run until a signal.
 
 HTTP, pages and MCP are to join it in this process. Loads no torch.
 """
@@ -55,7 +55,7 @@ def serve_runs(
         raise InvalidSetting(
             "There is neither a GPU nor a CPU slot to run on. Set --cpu-slots to 1 or more.", "cpu_slots"
         )
-    with home.held() as name, open_store() as store, _log_to(home), _told_to_end(until_ended) as ending:
+    with home.held() as name, open_store() as store, _log_to(home), _until_signalled(until_ended) as ending:
 
         def say(line: str) -> None:
             log.info("%s", line)
@@ -111,7 +111,7 @@ def _conducting(
 
 
 @contextmanager
-def _told_to_end(followed: str | None = None) -> Iterator[threading.Event]:
+def _until_signalled(followed: str | None = None) -> Iterator[threading.Event]:
     """Yield an event that is set once this process is to end; a second SIGINT ends it at once.
 
     Where a loop or experiment is followed, the first signal asks that to stop, and the scheduler ends with it.

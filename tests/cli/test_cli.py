@@ -10,6 +10,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import click
 import pytest
 
 import ratchet.cli
@@ -260,6 +261,26 @@ def test_a_wrong_command_exits_with_2_and_says_where_help_is(command, ratchet_co
     code, _, err = ratchet_command(*command)
     assert code == 2
     assert "--help" in err
+
+
+def test_every_command_has_help(ratchet_command):
+    def names(group, path=()):
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            yield from names(command, (*path, name)) if isinstance(command, click.Group) else [(*path, name)]
+
+    found = list(names(ratchet.cli.ratchet))
+    assert {("train",), ("runs", "follow"), ("loop", "show"), ("bench", "power")} <= set(found)
+    for path in found:
+        code, out, _ = ratchet_command(*path, "--help")
+        assert (code, f"ratchet {' '.join(path)} [OPTIONS]" in out) == (0, True), path
+        assert out.splitlines()[2].strip(), path
+
+
+def test_runs_watch_is_still_understood_and_not_listed(ratchet_command):
+    assert "watch" not in ratchet_command("runs", "--help")[1]
+    assert ratchet_command("runs", "watch", "nothing") == ratchet_command("runs", "follow", "nothing")
 
 
 def test_an_unforeseen_fault_exits_with_1_and_still_ends_in_json(monkeypatch, capsys):

@@ -58,7 +58,7 @@ def test_an_evaluation_is_shown_with_every_number():
         "SFT adapter of run 20261130-101500-ab12 on math_pairs_heldout",
         "Evaluation e-sft, 2026-11-30 10:15 UTC; 512 questions, one greedy answer a question",
         "accuracy 61.3% 57.0% to 65.4% answers that are right", "easy 108 80.6% 72.1% to 86.9%", "right 314 61.3% full credit",
-        "unparseable 25 4.9%", "27 tokens an answer on average, 1.5 s until an answer was finished (median), 83 s in all",
+        "unparseable 25 4.9%", "27 tokens an answer on average, 1.5 s until an answer was finished (median), 83 s in total",
     ):  # fmt: skip
         assert part in text, part
     assert "No verdict" not in text

@@ -103,7 +103,7 @@ def test_a_loop_without_a_verdict_claims_nothing_in_the_terminal(ratchet_command
     code, out, _ = ratchet_command("loop", "show", id)
     marked = [line for line in out.splitlines() if line.rstrip().endswith("no verdict")]
     assert (code, len(marked), "BEST" in out, "target reached" in out) == (0, 2, False, False)
-    assert "none: no verdict" in out
+    assert "none: no verdict was given" in out
     assert "so no gain over it can be claimed: The verifier failed on 8 of 20 answers" in " ".join(out.split())
 
 

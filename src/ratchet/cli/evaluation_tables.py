@@ -197,7 +197,7 @@ def _print_answers(console: Console, evaluation: Evaluation) -> None:
         note(console, told)
     length = "" if scores.mean_tokens is None else f"{scores.mean_tokens:.0f} tokens an answer on average, "
     took = f"{shown_seconds(scores.median_seconds)} until an answer was finished (median)"
-    say(console, f"{length}{took}, {shown_seconds(scores.seconds)} in all")
+    say(console, f"{length}{took}, {shown_seconds(scores.seconds)} in total")
     if scores.cost is not None and scores.cost.amount is not None:
         say(console, f"Cost {scores.cost.amount:.2f} {scores.cost.currency}")
 

@@ -1,4 +1,4 @@
-"""``ratchet runs follow | log``: a run as it goes on, whichever process trains it. Ctrl-C leaves the run alone."""
+"""``ratchet runs follow | log``: a run while it is running, whichever process trains it; Ctrl-C leaves it alone."""
 
 import json
 from datetime import datetime
@@ -38,7 +38,7 @@ def follow(run_or_folder: str, as_json: bool) -> int:
                     _tell_event(console, look.run, event)
                 line.show(look.run)
     except KeyboardInterrupt:
-        tell("Stopped following; the run goes on. Stop it with: ratchet runs stop " + run_or_folder, err=True)
+        tell("Stopped following; the run continues. Stop it with: ratchet runs stop " + run_or_folder, err=True)
         return 0
     assert look is not None
     if as_json:

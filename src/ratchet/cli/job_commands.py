@@ -172,5 +172,5 @@ def _carry_out(jobs: Jobs[Any], id: str, console: Console) -> None:
         try:
             serve_runs(show=lambda line: console.print(plain(line)), until_ended=id)
         except KeyboardInterrupt:
-            console.print(plain(f"The running step may go on by itself. Resume with: {jobs.resume_command(id)}"))
+            console.print(plain(f"The running step may continue on its own. Resume with: {jobs.resume_command(id)}"))
             raise

@@ -1,4 +1,4 @@
-"""A run while it goes on: a live line on a terminal, plain lines when piped."""
+"""A run while it is running: a live line on a terminal, plain lines when piped."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -59,7 +59,7 @@ class Live:
     @property
     def watch(self) -> "Watch":
         """The listener to hand to the service."""
-        from ratchet.worker import Watch  # here, so that whoever only shows a round loads no torch
+        from ratchet.worker import Watch  # not at the top: showing a round needs no torch
 
         return Watch(self._on_event, self._on_progress, self.on_hard_end)
 

@@ -169,7 +169,7 @@ def _write(one: Loop, report: Path | None, chart: Path | None) -> None:
 def print_loop(console: Console, one: Loop) -> None:
     """Print a loop: its state, its rounds, and how it ended."""
     view, stored = one.view, one.stored
-    best = "none: no verdict" if any(row.withheld for row in view.rounds) else "nothing scored yet"
+    best = "none: no verdict was given" if any(row.withheld for row in view.rounds) else "nothing scored yet"
     if view.best_percent is not None:
         gain = "" if not view.gain_over_start else f", {view.gain_over_start:+.1f} points over the start"
         best = f"{view.best_percent:.1f}% (round {view.best}{gain})"

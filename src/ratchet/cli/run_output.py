@@ -54,7 +54,8 @@ def rounds_table(records: Sequence[RoundRecord]) -> Table:
     is_watched = any(record.watch is not None for record in records)
     # The watch metric takes the place of the entropy, whose trend is part of the run's health.
     last = "watch" if is_watched else "entropy"
-    columns = ("round", "validation", "reward", "signal", "cut off", "unparseable", "tokens", last, "seconds")
+    # "unparseable" in two lines, so that the table fits 80 characters.
+    columns = ("\nround", "\nvalidation", "\nreward", "\nsignal", "\ncut off", "unpar-\nseable", "\ntokens")
     rows = []
     for number, record in zip(numbers, records, strict=True):
         cells = [""] * 6
@@ -68,7 +69,7 @@ def rounds_table(records: Sequence[RoundRecord]) -> Table:
                 _either(record.watch if is_watched else record.entropy, ".3f", "?"),
             ]
         rows.append([number, scored(record.validation), *cells, f"{record.seconds.total:.1f}"])
-    return table(*columns, rows=rows, left=(), bold=bold)
+    return table(*columns, f"\n{last}", "\nseconds", rows=rows, left=(), bold=bold)
 
 
 def _losses_table(records: Sequence[RoundRecord], numbers: list[str], bold: int | None) -> Table:
@@ -92,7 +93,7 @@ def history_table(records: Sequence[RoundRecord]) -> Table:
     """Table of rounds, newest first, with where the time went; two lines of titles, so that it fits 80 characters."""
     with_loss = any(record.validation.loss is not None for record in records)
     columns = ["\nround", "\nreward", "valid-\nation", "learns\nfrom", "cut\noff", "unpar-\nseable", "fai-\nled"]
-    columns += ["to-\nkens", "sec-\nonds", "sampling grading\nupdate checking"]
+    columns += ["to-\nkens", "sec-\nonds", "sample grade\nupdate check"]
     if with_loss:
         columns.insert(3, "\nloss")
     best = records[-1].best_round

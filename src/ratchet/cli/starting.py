@@ -134,7 +134,7 @@ def carry_out(work: Callable[[Live], RunResult], settings: RunConfig, *, as_json
                 raise
             _end_unforeseen(error, live.run, as_json=as_json)
     if as_json:
-        tell(result.model_dump_json())  # first, so that whatever happens to the curve machines are told
+        tell(result.model_dump_json())  # before the curve, which may fail to be drawn
     summary = service.summary(result.folder)
     if summary.records:
         print_result(console, result, list(summary.records))
