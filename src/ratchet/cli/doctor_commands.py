@@ -7,7 +7,7 @@ from ratchet.cli.options import json_option
 from ratchet.cli.output import emit
 from ratchet.service.doctor import MachineReport, examine
 
-_WIDTH = 17
+_WIDTH = 20
 
 
 @click.command
