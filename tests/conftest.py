@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 
+import hypothesis
 import pytest
 
 import ratchet.cli  # and with it ratchet, before any test imports torch: it sets how OpenMP waits
@@ -26,12 +27,20 @@ os.environ.update(
 )
 
 
+# So many times as many examples does Hypothesis try in ``make test-long`` as otherwise.
+EXAMPLES_IN_LONG = 4
+
+
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="all repetitions, and the tests marked long (make test-long)")
 
 
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("--long"):
+        for test in {getattr(item, "function", None) for item in items}:
+            if settings := getattr(test, "_hypothesis_internal_use_settings", None):
+                examples = max(20, settings.max_examples // EXAMPLES_IN_LONG)
+                test._hypothesis_internal_use_settings = hypothesis.settings(settings, max_examples=examples)
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in set(long)]

@@ -25,6 +25,7 @@ from ratchet.errors import Interrupted, NotFinite, OutOfMemory
 from ratchet.run.records import EncodedPrompt, Prompt, Validation
 from ratchet.verifiers.absent import NoVerifier
 
+from ..repeated import matrix
 from .models import EOS, random_ids, tiny_policy
 
 LENGTHS = [(5, 4, 3), (9, 2, 6), (3, 7, 1), (12, 1, 9), (6, 5, 5), (4, 3, 2), (8, 6, 4)]
@@ -219,8 +220,14 @@ def run_of(config, policy, rows, why_stop=lambda when: None, resumed=None, budge
     return ending, reported
 
 
-@pytest.mark.parametrize("kind", ["sft", "dpo"])
-@pytest.mark.parametrize(("schedule", "warmup"), [("linear", 0.0), ("cosine", 0.4)])
+@pytest.mark.parametrize(
+    ("kind", "schedule", "warmup"),
+    matrix(
+        ["sft", "dpo"],
+        [("linear", 0.0), ("cosine", 0.4)],
+        ci=lambda kind, schedule, _: (kind, schedule) in (("sft", "linear"), ("dpo", "cosine")),
+    ),
+)
 def test_a_whole_run_ends_with_the_adapter_of_trls_trainer(kind, schedule, warmup, tmp_path, quiet_trl):
     config = config_of(kind, schedule=schedule, warmup_share=warmup)
     settings, rows = config.tuning, rows_of()

@@ -15,6 +15,8 @@ from statsmodels.stats.contingency_tables import mcnemar
 from ratchet.stats import ALPHA, one_sided_p, paired_test
 from ratchet.stats.paired import _Flips, _interval, tango
 
+from ..repeated import at_least
+
 
 def sides(both, fixed, broken, neither):
     left = [1.0] * both + [0.0] * fixed + [1.0] * broken + [0.0] * neither
@@ -91,10 +93,12 @@ def test_nothing_changed_is_no_certainty():
 
 
 @pytest.mark.slow
-def test_test_and_interval_never_say_different_things():
-    # Every table with up to 60 questions that differ, of 80 and of 2,000.
+def test_test_and_interval_never_say_different_things(repeats):
+    # Every table with up to 60 questions that differ, of 80 and of 2,000; of the latter in CI every seventh.
     widened = 0
-    for total, fixed, broken in product((80, 2000), range(31), range(31)):
+    tables = [(80, *one) for one in product(range(31), range(31))]
+    tables += [(2000, *one) for one in product(range(31), range(31))][:: repeats(1, 7)]
+    for total, fixed, broken in tables:
         paired = paired_test(*sides(0, fixed, broken, total - fixed - broken))
         assert (paired.p_value < ALPHA) == (not paired.low <= 0 <= paired.high)
         widened += 0 in (paired.low, paired.high)
@@ -153,14 +157,14 @@ def test_the_end_that_the_test_gives_is_where_the_test_turns(differing, hair):
         (300, 0.02, 0.9),
     ],
 )
-def test_coverage_of_partial_credit_where_few_questions_differ(questions, differing, rising):
+def test_coverage_of_partial_credit_where_few_questions_differ(questions, differing, rising, repeats):
     # The inverted test alone, both its ends, misses 5 to 13 % here, nearly all of it beyond the far end.
-    dice, held = np.random.default_rng(7), 0
+    dice, held, samples = np.random.default_rng(7), 0, repeats(2000, 300)
     truth = differing * (2 * rising - 1) * 5 / 8  # steps of 1/4 to 4/4, on average 5/8
-    for seed in range(2000):
+    for seed in range(samples):
         paired = paired_test(*partly_changed(dice, questions, differing, rising, 4), seed)
         held += paired.low - 1e-12 <= truth <= paired.high + 1e-12
-    assert held / 2000 >= 0.94
+    assert held / samples >= 0.94 if samples == 2000 else at_least(held, samples, 0.94)
 
 
 def test_coverage_of_tangos_interval():
