@@ -55,9 +55,7 @@ def repeats(request):
 def pytest_configure(config):
     """Processes of the command line and of workers are forked, see ``forks.py``; one server for all of a session."""
     if not hasattr(config, "workerinput"):
-        server = forks.Server()
-        os.environ[forks.VARIABLE] = server.path
-        config.add_cleanup(server.close)
+        config.add_cleanup(forks.Server().close)
     forks.install(any_session=True)
 
 

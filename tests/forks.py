@@ -44,6 +44,7 @@ from pathlib import Path
 
 VARIABLE = "RATCHET_TEST_FORKS"
 CODE = "# forked"
+_EARLY = f"{VARIABLE}_EARLY"  # the server's
 # Variables that a library or the interpreter reads when it is loaded. What a fork cannot make good starts cold.
 _READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "OMP_", "GOMP_", "ONEDNN_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_")
 _READ_LATE = {"PYTHONUNBUFFERED"}
@@ -109,7 +110,7 @@ def _ask(process, given):
     environment = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
     unusual = given["preexec_fn"] or given["shell"] or given["executable"] or not given["close_fds"]
     other_user = any(given.get(name) is not None for name in ("gid", "gids", "uid")) or given.get("umask", -1) >= 0
-    if not (path and start) or unusual or other_user or _early(environment) != _early():
+    if not (path and start) or unusual or other_user or _early(environment) != os.environ.get(_EARLY):
         return False
     ours = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
     places = [0, 1, 2, *given["pass_fds"]]
@@ -148,9 +149,9 @@ def _what_starts(command):
     return None
 
 
-def _early(environment=None):
-    found = os.environ if environment is None else environment
-    return {name: found[name] for name in found if name.startswith(_READ_EARLY) and name not in _READ_LATE}
+def _early(environment):
+    found = {name: environment[name] for name in environment if name.startswith(_READ_EARLY)}
+    return json.dumps({name: found[name] for name in sorted(found) if name not in _READ_LATE})
 
 
 def _exit_of(process, timeout):
@@ -175,6 +176,7 @@ class Server:
     def __init__(self):
         self._folder = tempfile.mkdtemp(prefix="forks-")
         self.path = f"{self._folder}/socket"
+        os.environ[VARIABLE], os.environ[_EARLY] = self.path, _early(os.environ)
         with open(f"{self._folder}/log", "wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.forks", self.path],

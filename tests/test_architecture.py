@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 
+@cache
 def imported_modules(path: Path) -> set[str]:
     """Every module that a file imports, at any depth, lazily or not."""
     names = set()
@@ -43,61 +45,56 @@ def imported_modules(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_downwards(path):
-    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    for other in {name.split(".")[1] for name in imported_modules(path) if name.startswith("ratchet.")} - {own}:
-        if own in ("cli", "notebook") and other == own:
-            continue
-        assert LEVEL[other] < LEVEL[own], f"{own} must not import {other}"
+def test_imports_point_downwards():
+    wrong = []
+    for path in FILES:
+        own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        others = {name.split(".")[1] for name in imported_modules(path) if name.startswith("ratchet.")} - {own}
+        wrong += [f"{path}: {own} must not import {other}" for other in others if LEVEL[other] >= LEVEL[own]]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_torch_stays_in_the_engine(path):
-    if path.relative_to(ROOT).parts[0] in ("engine", "worker"):
-        return
+def test_torch_stays_in_the_engine():
     heavy = {"torch", "transformers", "peft", "safetensors", "accelerate", "vllm"}
-    assert not {name.split(".")[0] for name in imported_modules(path)} & heavy
+    elsewhere = [path for path in FILES if path.relative_to(ROOT).parts[0] not in ("engine", "worker")]
+    wrong = [path for path in elsewhere if {name.split(".")[0] for name in imported_modules(path)} & heavy]
+    assert not wrong
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import ratchet",
-        "import ratchet; ratchet.RunConfig",
-        "from ratchet.cli import ratchet; ratchet.main(['--help'], standalone_mode=False)",
-        "from ratchet import service; service.list_runs",
-        "import ratchet.verifiers, ratchet.datasets",
-        "import ratchet.service.data.datasets, ratchet.service.verification.user_metrics",
-        "import ratchet.readiness, ratchet.datasets.tokens",
-        "import ratchet.supervisor, ratchet.server",
-        "import ratchet.service.runs.run_plan, ratchet.service.runs.follow, ratchet.service.runs.round_history, ratchet.service.runs.derived_runs",
-        "import ratchet.cli.plan_commands, ratchet.cli.follow_commands, ratchet.cli.run_commands, ratchet.cli.run_output, ratchet.cli.live",
-        "import ratchet.store, ratchet.store.artifact_store, ratchet.service.adapters.run_files",
-    ],
-    ids=[
-        "import",
-        "settings",
-        "help",
-        "service",
-        "data and verifiers",
-        "datasets and metrics",
-        "readiness",
-        "keeper",
-        "plans and runs",
-        "commands",
-        "artifacts",
-    ],
-)
-def test_starting_up_loads_neither_torch_nor_a_web_framework(code):
-    heavy = (
-        "('torch', 'transformers', 'peft', 'datasets', 'fastapi', 'starlette', 'matplotlib', 'sympy', 'sqlalchemy', "
-        "'alembic', 'pyarrow', 'reasoning_gym', 'psycopg', 'fsspec', 'scipy', 'tensorboard', 'trackio', 'wandb', "
-        "'mlflow')"
+START_UPS = [
+    "import ratchet",
+    "import ratchet; ratchet.RunConfig",
+    "from ratchet.cli import ratchet; ratchet.main(['--help'], standalone_mode=False)",
+    "from ratchet import service; service.list_runs",
+    "import ratchet.verifiers, ratchet.datasets",
+    "import ratchet.service.data.datasets, ratchet.service.verification.user_metrics",
+    "import ratchet.readiness, ratchet.datasets.tokens",
+    "import ratchet.supervisor, ratchet.server",
+    "import ratchet.service.runs.run_plan, ratchet.service.runs.follow, ratchet.service.runs.round_history, ratchet.service.runs.derived_runs",
+    "import ratchet.cli.plan_commands, ratchet.cli.follow_commands, ratchet.cli.run_commands, ratchet.cli.run_output, ratchet.cli.live",
+    "import ratchet.store, ratchet.store.artifact_store, ratchet.service.adapters.run_files",
+]
+HEAVY_AT_START = [
+    *("torch", "transformers", "peft", "datasets", "fastapi", "starlette", "matplotlib", "sympy", "sqlalchemy"),
+    *("alembic", "pyarrow", "reasoning_gym", "psycopg", "fsspec", "scipy", "tensorboard", "trackio", "wandb", "mlflow"),
+]
+
+
+def first_that_loads(codes, heavy):
+    """Run pieces of code one after the other in a new process; return the first that has loaded any of these modules."""
+    script = (
+        f"import sys\nfor code in {list(codes)!r}:\n"
+        "    try:\n        exec(code)\n    except ImportError:\n        raise\n    except Exception as error:\n        print(error)\n"
+        f"    if found := [name for name in {heavy!r} if name in sys.modules]:\n        break\n"
+        "else:\n    code = None\n"
+        "print()\nprint(repr((code, found)) if code else None)"
     )
-    check = f"import sys\n{code}\nprint([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
+
+
+def test_starting_up_loads_neither_torch_nor_a_web_framework():
+    assert first_that_loads(START_UPS, HEAVY_AT_START) == "None"
 
 
 def test_every_public_name_of_the_package_can_be_had():
@@ -122,28 +119,22 @@ def test_openmp_is_told_to_wait_passively_before_torch_loads(first):
     assert done.stdout.splitlines() == ["policy PASSIVE"]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "data list",
-        "metric list",
-        "data show nothing",
-        "adapters list",
-        "plan --source math_pairs --max-answer-tokens 64",
-        "runs follow nothing",
-        "runs rounds nothing",
-        "runs log nothing",
-        "runs samples nothing",
-        "runs duplicate nothing",
-        "runs drop nothing",
-    ],
-)
-def test_commands_that_train_nothing_do_not_load_torch(command):
-    code = (
-        "import sys\nfrom ratchet.cli import ratchet\n"
-        f"try:\n    ratchet.main({command.split()!r}, standalone_mode=False)\n"
-        "except Exception as error:\n    print(error)\n"
-        "print([name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+COMMANDS = [
+    "data list",
+    "metric list",
+    "data show nothing",
+    "adapters list",
+    "plan --source math_pairs --max-answer-tokens 64",
+    "runs follow nothing",
+    "runs rounds nothing",
+    "runs log nothing",
+    "runs samples nothing",
+    "runs duplicate nothing",
+    "runs drop nothing",
+]
+
+
+def test_commands_that_train_nothing_do_not_load_torch():
+    start = "from ratchet.cli import ratchet\n"
+    codes = [f"{start}ratchet.main({command.split()!r}, standalone_mode=False)" for command in COMMANDS]
+    assert first_that_loads(codes, ["torch", "transformers", "datasets"]) == "None"

@@ -1,6 +1,7 @@
-"""Workers, the keeper and both are killed at random moments over fifty runs, and it is as if nobody had.
+"""Workers, the scheduler and both are killed at random moments over many runs, and it is as if nobody had.
 
-Forty-five runs have a scripted engine in the real worker, five are of the tiny model with workers as they are shipped.
+Fifty runs in ``make test-long``, twelve otherwise. Nine of ten have a scripted engine in the real worker, the others are
+of the tiny model with workers as they are shipped.
 """
 
 import json
@@ -26,8 +27,7 @@ from ratchet.store import Database, RunStore
 from tests.small_runs import adapter_bytes, rollouts, small
 from tests.supervisor.scripted_worker import scripted_config
 
-SCRIPTED, TINY, SEEDS = 45, 5, 9
-SLOTS, KILLS = 4, 75
+SLOTS = 4
 ROOT = Path(__file__).parents[2]
 
 
@@ -103,12 +103,12 @@ def undisturbed(nursery, store, configs, place, folders):
     return [RunFolder(run.folder) for run in started]
 
 
-def kill_at_random(nursery, folders, chance, all_ended):
-    """Kill workers, keepers and both until there were enough kills or everything has ended; count them by kind."""
+def kill_at_random(nursery, folders, chance, all_ended, most):
+    """Kill workers, keepers and both until there were so many kills or everything has ended; count them by kind."""
     kills = Counter()
     keeper = nursery.keeper()
     end = time.monotonic() + 200
-    while sum(kills.values()) < KILLS and not all_ended():
+    while sum(kills.values()) < most and not all_ended():
         time.sleep(chance.uniform(0.02, 0.4))
         assert keeper.is_alive(), "the keeper ended by itself"
         assert time.monotonic() < end, "it takes too long"
@@ -152,10 +152,13 @@ def check(store, run, folder, twin, rounds):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_runs_whose_workers_and_keeper_are_killed_at_random_end_as_if_nobody_had(store, tmp_path, nursery, run_folders):
-    configs = [scripted_config(tmp_path / "rows", seed) for seed in range(SEEDS)] + [small(rounds=2).resolved()]
+def test_runs_whose_workers_and_keeper_are_killed_at_random_end_as_if_nobody_had(
+    store, tmp_path, nursery, run_folders, repeats
+):
+    scripted, tiny, seeds, most = repeats((45, 5, 9, 75), (10, 2, 4, 18))
+    configs = [scripted_config(tmp_path / "rows", seed) for seed in range(seeds)] + [small(rounds=2).resolved()]
     twins = undisturbed(nursery, store, configs, tmp_path / "twins", run_folders)
-    chosen = [configs[n % SEEDS] for n in range(SCRIPTED)] + [configs[-1]] * TINY
+    chosen = [configs[n % seeds] for n in range(scripted)] + [configs[-1]] * tiny
     order = list(range(len(chosen)))
     chance = random.Random(5)
     chance.shuffle(order)
@@ -163,16 +166,16 @@ def test_runs_whose_workers_and_keeper_are_killed_at_random_end_as_if_nobody_had
     for n in order:
         queue(store, chosen[n], tmp_path / "runs" / str(n), folders)
     run_folders += folders
-    keeper, kills = kill_at_random(nursery, folders, chance, ended(store))
+    keeper, kills = kill_at_random(nursery, folders, chance, ended(store), most)
     waited_for(ended(store), 300)
     keeper.signal(signal.SIGTERM)
     waited_for(lambda: not keeper.is_alive(), 20)
-    assert min(kills["worker"], kills["keeper"]) >= KILLS / 5, kills
+    assert min(kills["worker"], kills["keeper"]) >= most / 6, kills
     runs = {run.folder: run for run in store.all() if run.folder.parent == tmp_path / "runs"}
-    assert len(runs) == len(store.all()) - len(twins) == SCRIPTED + TINY  # none lost, none doubled
+    assert len(runs) == len(store.all()) - len(twins) == scripted + tiny  # none lost, none doubled
     for n, config in enumerate(chosen):
         folder = RunFolder(tmp_path / "runs" / str(n))
-        twin = twins[n % SEEDS if n < SCRIPTED else SEEDS]
+        twin = twins[n % seeds if n < scripted else seeds]
         check(store, runs[folder.path], folder, twin, config.rl.rounds)
     assert not [folder for folder in folders if folder.holder()]
     assert "Traceback" not in "".join(folder.worker_log_path.read_text() for folder in folders)

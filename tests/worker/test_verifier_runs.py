@@ -66,7 +66,7 @@ def smollm2(kept_models):
 
 
 @pytest.fixture
-def orphans():
+def orphans(cold_processes):
     """Return a function that lists the processes that a command left behind: as their next of kin they come to us."""
     adopt = 36  # PR_SET_CHILD_SUBREAPER
     before = own_children()
