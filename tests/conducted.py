@@ -7,14 +7,15 @@ import json
 import os
 import shutil
 from contextlib import closing
+from functools import partial
 from zlib import crc32
 
 from ratchet.config import LoopSettings
 from ratchet.datasets import benchmark_folders
 from ratchet.evaluation.evaluation import GivenAnswer, QuestionResult
 from ratchet.evaluation.evaluation_files import EvaluationFiles
-from ratchet.evaluation.experiment import ExperimentSettings
-from ratchet.evaluation.scoring import scores_of
+from ratchet.evaluation.experiment import ExperimentSpec
+from ratchet.evaluation.scores import scores_of
 from ratchet.files import ratchet_home, write_atomically
 from ratchet.models.adapter_files import weights_sha256
 from ratchet.models.model_files import locate
@@ -22,9 +23,10 @@ from ratchet.run.end_stalled_run import close_from_outside
 from ratchet.run.records import AT_WORK, RoundRecord, Seconds, Validation
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.evaluations import benchmarks
-from ratchet.service.jobs import experiments, loops
-from ratchet.service.jobs.conduct import Conductor
+from ratchet.service.jobs.conductor import Conductor, find_job, list_jobs, resume_job, stop_job
+from ratchet.service.jobs.experiments import Experiment, create_experiment
 from ratchet.service.jobs.job_steps import this_home
+from ratchet.service.jobs.loops import Loop, LoopSpec, create_loop
 from ratchet.store import Database, RunStore
 from ratchet.supervisor.ingest import ingest
 
@@ -32,6 +34,12 @@ from .adapters import tiny_adapter
 from .small_runs import small
 
 QUESTIONS = 40
+find_loop, list_loops, stop_loop, resume_loop = (
+    partial(do, Loop) for do in (find_job, list_jobs, stop_job, resume_job)
+)
+find_experiment, list_experiments, stop_experiment, resume_experiment = (
+    partial(do, Experiment) for do in (find_job, list_jobs, stop_job, resume_job)
+)
 CONFIRMED = {"key": "confirmed elsewhere"}
 KILLED = 9
 # How a faked job may end, apart from its whole course: (status, ending, whether there is an adapter).
@@ -56,9 +64,9 @@ def config(**changes):
     return small(**changes).resolved()
 
 
-def loop_plan(benchmark=None, changes=None, **settings):
+def loop_spec(benchmark=None, changes=None, **settings):
     """Return a loop over small runs, by default on a benchmark of few questions."""
-    return loops.LoopPlan(
+    return LoopSpec(
         settings=LoopSettings(**settings),
         config=config(**(changes or {})),
         benchmark_hash=benchmark or pairs(),
@@ -68,18 +76,18 @@ def loop_plan(benchmark=None, changes=None, **settings):
 
 
 def enter_loop(changes=None, **settings):
-    return loops.create_loop(loop_plan(None, changes, **settings))
+    return create_loop(loop_spec(None, changes, **settings))
 
 
-def experiment_settings(*benchmarks, changes=None, **given):
+def experiment_spec(*benchmarks, changes=None, **given):
     """Return an experiment with small runs, by default on a benchmark of few questions."""
     fields = {"confirmation": CONFIRMED, "seeds": (0,), "home": this_home()}
     of = {"config": config(**(changes or {})), "benchmarks": benchmarks or (pairs(),)}
-    return ExperimentSettings(**of, **{**fields, **given})
+    return ExperimentSpec(**of, **{**fields, **given})
 
 
 def enter_experiment(*benchmarks, name="", **given):
-    return experiments.create_experiment(experiment_settings(*benchmarks, **given), name=name)
+    return create_experiment(experiment_spec(*benchmarks, **given), name=name)
 
 
 class Stage:

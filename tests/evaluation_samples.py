@@ -15,7 +15,7 @@ from ratchet.evaluation.evaluation import (
     Score,
     Subject,
 )
-from ratchet.evaluation.loop import Flattery, LoopReport, LoopView, RoundView, SealedVerdict
+from ratchet.evaluation.loop import HeldOutVerdict, LoopReport, LoopView, RoundView, SelectionBias
 
 HOSTILE = (
     "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} {% raw %} [red]x[/red] [/] [link=x]y[/link] "
@@ -28,7 +28,7 @@ SETUP = {
     "worked_examples": [{"prompt": "(2 + 5) * (5 + 2)", "answer": "2 + 5 = 7, 5 + 2 = 7, 7 * 7 = 49"}],
     "verifier": {"kind": "math_pairs", "read": "whole"},
     "format": "off",
-    "longest_answer": 64,
+    "max_answer_tokens": 64,
     "answers_per_question": 1,
     "sampling": "greedy",
 }
@@ -238,16 +238,16 @@ def loop_view(percents=(35.2, 61.3, 59.8, None, 84.0, 92.2, 91.8, 92.2), **chang
 
 def loop_report(**changes):
     start, best = score("accuracy", 88, 256), score("accuracy", 231, 256)
-    said = "On the sealed half round 5 is better than the start: 90.2% against 34.4%, +55.9 points."
+    said = "On the held-out half round 5 is better than the start: 90.2% against 34.4%, +55.9 points."
     fields = {
-        "best": 5, "chosen_from": 7, "choosing_start": score("accuracy", 92, 256),
-        "choosing_best": score("accuracy", 236, 256), "sealed_score": best,
-        "sealed": SealedVerdict(
+        "best": 5, "chosen_from": 7, "selection_start": score("accuracy", 92, 256),
+        "selection_best": score("accuracy", 236, 256), "held_out_score": best,
+        "held_out": HeldOutVerdict(
             start=start, best=best, difference=143 / 256, low=0.49, high=0.62, test="mcnemar", p_value=1e-9,
             verdict="better", sentence=said,
         ),
-        "flattery": Flattery(points=0.004, low=-0.05, high=0.06, expected=0.01, sentence="Little."),
-        "target_on_choosing": False, "target_on_sealed": False,
-        "sentences": [said, "The target of 95.0% was not met.", "The choosing half showed 0.4 points more."],
+        "selection_bias": SelectionBias(points=0.004, low=-0.05, high=0.06, expected=0.01, sentence="Little."),
+        "target_on_selection": False, "target_on_held_out": False,
+        "sentences": [said, "The target of 95.0% was not met.", "The selection half showed 0.4 points more."],
     }  # fmt: skip
     return LoopReport(**{**fields, **changes})

@@ -123,14 +123,14 @@ def evaluate(
         RatchetError: it cannot be evaluated, or what failed it.
     """
     from ratchet.service.evaluations.evaluation_setup import Request
-    from ratchet.service.evaluations.evaluations import as_asked, evaluate
+    from ratchet.service.evaluations.evaluations import evaluate, request_like
 
     if (like is None) == (not benchmark):
         raise InvalidSetting("Give a benchmark, or an evaluation to ask alike (like).", "benchmark")
     texts = {key: str(value) for key, value in changes.items()}
     request = Request(str(subject), benchmark, of_start=of_start, answers=answers, changes=texts)
     if like is not None:
-        request = as_asked(request, _place(like))
+        request = request_like(request, _place(like))
     return evaluate(request)
 
 
@@ -140,7 +140,7 @@ def compare(*evaluations: Evaluation | str) -> SideBySide:
     Raises:
         Conflict: they did not ask the same questions in the same way.
     """
-    from ratchet.service.evaluations.comparisons import compare_evaluations
+    from ratchet.service.evaluations.evaluation_catalogue import compare_evaluations
 
     return compare_evaluations([_place(one) for one in evaluations])[0]
 

@@ -13,7 +13,7 @@ from logging.handlers import RotatingFileHandler
 from types import FrameType
 
 from ratchet.errors import InvalidSetting, RatchetError
-from ratchet.service.jobs.conduct import Conductor, stop_followed
+from ratchet.service.jobs.conductor import Conductor, stop_followed
 from ratchet.service.runs.registry import all_runs, open_store
 from ratchet.supervisor import Executor, Keeper, KeeperHome, LocalExecutor, Pace, find_slots
 

@@ -99,7 +99,7 @@ def test_verifier_and_prompt_may_come_from_a_runs_settings(command, dataset, tmp
     ("arguments", "said"),
     [
         (["mine"], "Give --name"),
-        (["mine", "--name", "x"], "needs a verifier: say in verifier.kind"),
+        (["mine", "--name", "x"], "needs a verifier: set verifier.kind"),
         (["mine", "--name", "x", "--verifier", "qa", "--path", "p"], "--path does not go with a dataset"),
         (["mine", "--name", "x", "--verifier", "qa", "--worked-examples", "3"], "--worked-examples is a number; list"),
         (["mine", "--name", "x", "--verifier", "qa", "--main", "bleu"], "no score column bleu"),

@@ -56,7 +56,7 @@ def test_an_evaluation_is_shown_with_every_number():
     text = plain(print_evaluation, evaluation("SFT", questions(0.61)))
     for part in (
         "SFT adapter of run 20261130-101500-ab12 on math_pairs_heldout",
-        "Evaluation e-sft, 2026-11-30 10:15 UTC; 512 questions, one greedy answer a question",
+        "Evaluation e-sft, 2026-11-30 10:15 UTC; 512 questions, one greedy answer per question",
         "accuracy 61.3% 57.0% to 65.4% answers that are right", "easy 108 80.6% 72.1% to 86.9%", "right 314 61.3% full credit",
         "unparseable 25 4.9%", "27 tokens an answer on average, 1.5 s until an answer was finished (median), 83 s in total",
     ):  # fmt: skip
@@ -134,18 +134,17 @@ def test_the_best_is_first_and_of_equal_ones_the_earlier():
 def test_a_leaderboard_says_which_were_asked_in_another_way_and_in_what_they_differ():
     best = evaluation("best", questions(0.9))
     alike = evaluation("alike", questions(0.7))
-    other = evaluation("other", questions(0.5), setup={**best.setup, "system_prompt": "Think.", "longest_answer": 99})
+    other = evaluation(
+        "other", questions(0.5), setup={**best.setup, "system_prompt": "Think.", "max_answer_tokens": 99}
+    )
     third = evaluation("third", questions(0.3), setup={**best.setup, "format": "tags"})
     text = printed(print_leaderboard, "math_pairs_heldout", [best, alike, other, third])
     rows = re.findall(r"^ \d +(\w+) adapter.* 1 +([A-Z]) ", text, flags=re.MULTILINE)
     assert rows == [("best", "A"), ("alike", "A"), ("other", "B"), ("third", "C")]
     said = plain(print_leaderboard, "math_pairs_heldout", [best, alike, other, third])
-    assert (
-        "B was asked in another way than A, so their scores do not compare; they differ in system_prompt, longest_answer."
-        in said
-    )
-    assert "C was asked in another way than A, so their scores do not compare; they differ in format." in said
-    assert "asked" not in plain(print_leaderboard, "math_pairs_heldout", [best, alike])
+    assert "Set-up B differs from A, so their scores do not compare: system_prompt, max_answer_tokens." in said
+    assert "Set-up C differs from A, so their scores do not compare: format." in said
+    assert "set-up" not in plain(print_leaderboard, "math_pairs_heldout", [best, alike])
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])

@@ -5,10 +5,19 @@ from contextlib import ExitStack
 
 import pytest
 
-from ratchet.service.jobs import experiments, loops
 from ratchet.supervisor import KeeperHome
 
-from ..conducted import CONFIRMED, enter_experiment, enter_loop, pairs
+from ..conducted import (
+    CONFIRMED,
+    enter_experiment,
+    enter_loop,
+    find_experiment,
+    find_loop,
+    list_experiments,
+    list_loops,
+    pairs,
+    stop_loop,
+)
 from ..small_runs import flags
 
 NO_SCHEDULER = "The scheduler is not running. Start it: ratchet serve"
@@ -19,7 +28,7 @@ def loop(stage):
     """A loop that has reached its target in its first round."""
     id = enter_loop({"project": "sums"}, name="mine [bold]", target_percent=60.0).id
     stage.shares = {"0": 0.4, "1": 0.6}
-    return stage.until_ended(lambda: loops.find_loop(id))
+    return stage.until_ended(lambda: find_loop(id))
 
 
 @pytest.fixture
@@ -27,7 +36,7 @@ def experiment(stage):
     """An experiment that is done."""
     id = enter_experiment(changes={"project": "sums"}, name="mine [bold]").id
     stage.shares = {"start": 0.3, "score": 0.8}
-    return stage.until_ended(lambda: experiments.find_experiment(id))
+    return stage.until_ended(lambda: find_experiment(id))
 
 
 def job(one, step):
@@ -52,9 +61,9 @@ def test_a_loop_is_left_to_the_scheduler_and_says_where_none_is_running(ratchet_
         assert NO_SCHEDULER not in out
     told = last(out)
     assert (code, told["status"], told["max_rounds"], told["target_percent"]) == (0, "queued", 3, 90)
-    assert loops.find_loop(told["loop"]).plan.config.start_from.adapter == run
-    assert loops.find_loop(told["loop"]).plan.source_run == run
-    assert loops.find_loop(told["loop"]).plan.confirmation == CONFIRMED
+    assert find_loop(told["loop"]).spec.config.start_from.adapter == run
+    assert find_loop(told["loop"]).spec.source_run == run
+    assert find_loop(told["loop"]).spec.confirmation == CONFIRMED
 
 
 @pytest.mark.slow
@@ -63,14 +72,14 @@ def test_a_loop_starts_from_flags_and_from_a_file_alone(ratchet_command, tmp_pat
     start = ("loop", "start", "-b", "pairs", "--queue", "--json")
     code, out, err = ratchet_command(*start, "--model", "tiny", *flags(rounds=2), "--split-seed", "4")
     assert code == 0, err
-    plan = loops.find_loop(last(out)["loop"]).plan
+    plan = find_loop(last(out)["loop"]).spec
     assert (plan.settings.seed, plan.config.rl.rounds, plan.source_run) == (4, 2, None)
     assert plan.confirmation
     file = tmp_path / "settings.json"
     file.write_text(plan.config.model_dump_json())
     code, out, err = ratchet_command(*start, file, "--inspected", "--rounds", "3", "--keep-merged")
     assert code == 0, err
-    plan = loops.find_loop(last(out)["loop"]).plan
+    plan = find_loop(last(out)["loop"]).spec
     assert (plan.config.rl.rounds, plan.settings.reclaims_storage) == (3, False)
 
 
@@ -99,7 +108,7 @@ def test_a_loop_is_shown_listed_and_written_to_a_page(ratchet_command, loop, tmp
 def test_a_loop_without_a_verdict_claims_nothing_in_the_terminal(ratchet_command, stage):
     id = enter_loop(target_percent=50.0, max_rounds=1).id
     stage.ungraded = {"0/score": 0.4, "1/score": 0.4}
-    stage.until_ended(lambda: loops.find_loop(id))
+    stage.until_ended(lambda: find_loop(id))
     code, out, _ = ratchet_command("loop", "show", id)
     marked = [line for line in out.splitlines() if line.rstrip().endswith("no verdict")]
     assert (code, len(marked), "BEST" in out, "target reached" in out) == (0, 2, False, False)
@@ -121,8 +130,8 @@ def test_a_loop_is_stopped_and_gone_on_with(ratchet_command, loop, stage):
     stage.pass_()
     code, out, _ = ratchet_command("loop", "resume", id, "--target", "70", "--queue")
     assert (code, NO_SCHEDULER in out) == (0, True)
-    found = loops.find_loop(id)
-    assert (found.stored.status, found.plan.settings.target_percent, found.plan.settings.max_rounds) == (
+    found = find_loop(id)
+    assert (found.stored.status, found.spec.settings.target_percent, found.spec.settings.max_rounds) == (
         "queued",
         70,
         8,
@@ -130,17 +139,17 @@ def test_a_loop_is_stopped_and_gone_on_with(ratchet_command, loop, stage):
     code, _, err = ratchet_command("loop", "resume", loop.stored.id)
     assert (code, "Start a new loop from its best adapter" in err) == (3, True)
     code, _, err = ratchet_command("loop", "stop", loop.stored.id)
-    assert (code, "has ended already (target reached)" in err) == (3, True)
+    assert (code, "has already ended (target reached)" in err) == (3, True)
 
 
 def test_a_loop_with_settings_that_cannot_be_is_refused_and_not_entered(ratchet_command, loop):
-    count = len(loops.list_loops())
+    count = len(list_loops())
     for given, words in (
         (("--target", "0"), "target"),
         (("--target", "101"), "target"),
         (("--target", "much"), "target"),
-        (("--give-up-after", "0"), "Give up after"),
-        (("--max-rounds", "0"), "Most rounds"),
+        (("--give-up-after", "0"), "Patience"),
+        (("--max-rounds", "0"), "Max rounds"),
         (("--split-seed", "-1"), "seed"),
         (("--score-column", "style"), "Score column is style"),
         (("--score-column", "format"), "Score column is format"),
@@ -149,7 +158,7 @@ def test_a_loop_with_settings_that_cannot_be_is_refused_and_not_entered(ratchet_
         code, out, err = ratchet_command("loop", "start", job(loop, "1/train"), "-b", "pairs", "--queue", *given)
         assert code in (2, 3), (given, out)
         assert words.casefold() in err.casefold(), given
-    assert len(loops.list_loops()) == count
+    assert len(list_loops()) == count
 
 
 def test_sources_that_are_none_are_refused(ratchet_command, loop):
@@ -178,12 +187,12 @@ def test_a_command_that_follows_a_scheduler_takes_over_where_that_ends(ratchet_c
 
     def serve(*, show, until_ended):
         served.append(until_ended)
-        loops.stop_loop(until_ended)
+        stop_loop(until_ended)
         stage.pass_()
 
     monkeypatch.setattr("ratchet.cli.interrupts.time.sleep", lambda seconds: held.close())
     monkeypatch.setattr("ratchet.cli.job_commands.serve_runs", serve)
-    loops.stop_loop(id)
+    stop_loop(id)
     stage.pass_()
     code, out, _ = ratchet_command("loop", "resume", id)
     assert (code, served) == (0, [id])
@@ -207,8 +216,8 @@ def test_an_experiment_is_left_to_the_scheduler(ratchet_command, experiment):
         ("start/0", "none", None),
         ("score/0/0", "none", None),
     ]
-    (two,) = [one for one in experiments.list_experiments() if one.stored.name == "two"]
-    assert (two.settings.seeds, list(two.settings.baselines.values())) == ((0, 1), [baseline])
+    (two,) = [one for one in list_experiments() if one.stored.name == "two"]
+    assert (two.spec.seeds, list(two.spec.baselines.values())) == ((0, 1), [baseline])
     code, out, _ = ratchet_command("replicate", run, "-b", "pairs", "--queue", "--json")
     told = last(out)
     assert (code, told["kind"], len(told["steps"])) == (0, "replication", 7)
@@ -219,7 +228,7 @@ def test_an_experiment_is_shown_listed_and_written_to_a_page(ratchet_command, ex
     code, out, _ = ratchet_command("experiment", "show", id)
     assert (code, "mine [bold]" in out) == (0, True)
     assert "RL is better than base by 50.0 points" in " ".join(out.split())
-    for step in experiment.plan:
+    for step in experiment.all_steps:
         assert job(experiment, step.name) in out
     page, chart = tmp_path / "page.html", tmp_path / "chart.png"
     code, out, _ = ratchet_command("experiment", "show", id, "--json", "--report", page, "--chart", chart)
@@ -240,14 +249,14 @@ def test_an_experiment_is_stopped_and_gone_on_with(ratchet_command, experiment, 
     code, out, _ = ratchet_command("experiment", "stop", id, "--json")
     assert (code, json.loads(out)) == (0, {"experiment": id, "stop": "asked"})
     stage.pass_()
-    assert experiments.find_experiment(id).stored.status == "stopped"
+    assert find_experiment(id).stored.status == "stopped"
     assert ratchet_command("experiment", "resume", id, "--queue")[0] == 0
     code, _, err = ratchet_command("experiment", "resume", experiment.stored.id, "--queue")
-    assert (code, "is done: there is nothing to go on with" in err) == (3, True)
+    assert (code, "has ended (done). Nothing is left to do" in err) == (3, True)
 
 
 def test_an_experiment_with_settings_that_cannot_be_is_refused(ratchet_command, experiment):
-    count = len(experiments.list_experiments())
+    count = len(list_experiments())
     for command, given, words in (
         ("start", ("--seeds", "0"), "--seeds"),
         ("start", ("--seeds", "21"), "--seeds"),
@@ -263,7 +272,7 @@ def test_an_experiment_with_settings_that_cannot_be_is_refused(ratchet_command, 
         code, out, err = ratchet_command(*names, job(experiment, "train/0"), "-b", "pairs", "--queue", *given)
         assert code in (2, 3), (given, out)
         assert words in err, given
-    assert len(experiments.list_experiments()) == count
+    assert len(list_experiments()) == count
 
 
 # --- compare ---------------------------------------------------------------------------------------------------------

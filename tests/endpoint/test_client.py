@@ -20,8 +20,8 @@ import pytest
 
 from ratchet.config.endpoint_settings import EndpointSettings
 from ratchet.endpoint import EndpointClient, EndpointRequest, connection, read_key
-from ratchet.endpoint.pacing import RateLimit
-from ratchet.endpoint.request_faults import Standing, asked_wait
+from ratchet.endpoint.pacing import FailureTracker, RateLimit
+from ratchet.endpoint.request_faults import retry_after
 from ratchet.errors import InvalidSetting, ModelUnavailable, SamplerFailed
 
 from .server import ANSWER, KEY, PROMPT, Reply, completion, fault
@@ -279,18 +279,18 @@ def test_pauses_begin_anew_when_a_request_gets_through(endpoint):
 
 def test_a_pause_longer_than_patience_is_not_begun(endpoint):
     endpoint.answer = lambda asked: fault(429, headers={"Retry-After": "3600"})
-    with pytest.raises(SamplerFailed, match="asks to wait for 3600 seconds more"):
+    with pytest.raises(SamplerFailed, match="asks to wait 3600 seconds more"):
         answers_of(endpoint)
     assert len(endpoint.chats) == 1
 
 
 def test_a_date_is_read_as_a_pause():
     later = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 100))
-    assert 95 < asked_wait(later) <= 100
-    assert asked_wait("soon") is None
-    assert asked_wait("-1") is None
-    assert asked_wait("nan") is None
-    assert asked_wait("inf") is None
+    assert 95 < retry_after(later) <= 100
+    assert retry_after("soon") is None
+    assert retry_after("-1") is None
+    assert retry_after("nan") is None
+    assert retry_after("inf") is None
 
 
 # What ends an evaluation
@@ -302,17 +302,17 @@ def test_a_date_is_read_as_a_pause():
         (fault(401), InvalidSetting, r"key in the variable MY_KEY \(status 401\)", "endpoint.api_key_env"),
         (fault(403), InvalidSetting, r"key in the variable MY_KEY \(status 403\)", "endpoint.api_key_env"),
         (fault(404), ModelUnavailable, r"no model small.*\(status 404\).*Check Endpoint model", None),
-        (fault(402), SamplerFailed, r"paid for \(status 402\)", None),
+        (fault(402), SamplerFailed, r"out of credit \(status 402\)", None),
         (
             fault(429, headers=SOON, type="insufficient_quota", code="insufficient_quota"),
             SamplerFailed,
-            r"paid for \(status 429, insufficient_quota\)",
+            r"out of credit \(status 429, insufficient_quota\)",
             None,
         ),
         (
             Reply({}, 307, {"Location": "/v1/elsewhere"}),
             InvalidSetting,
-            r"sends requests elsewhere \(status 307\)",
+            r"redirects requests \(status 307\)",
             "endpoint.url",
         ),
     ],
@@ -328,13 +328,13 @@ def test_what_would_fail_every_question_ends_the_evaluation_at_once(endpoint, re
 
 def test_an_endpoint_that_wants_a_key_is_told_apart_from_one_that_refuses_it(endpoint):
     endpoint.answer = lambda asked: fault(401)
-    with pytest.raises(InvalidSetting, match=r"wants a key \(status 401\)\. Name the variable"):
+    with pytest.raises(InvalidSetting, match=r"requires a key \(status 401\)\. Set Key variable"):
         answers_of(endpoint, key=None)
 
 
 def test_a_redirect_takes_neither_key_nor_prompt_elsewhere(endpoint, other_endpoint):
     endpoint.answer = lambda asked: Reply({}, 308, {"Location": f"{other_endpoint.url}/chat/completions"})
-    with pytest.raises(InvalidSetting, match="elsewhere"):
+    with pytest.raises(InvalidSetting, match="redirects"):
         answers_of(endpoint)
     assert other_endpoint.asked == []
 
@@ -359,7 +359,7 @@ def test_a_server_that_always_fails_ends_the_evaluation_with_its_status(endpoint
     endpoint.answer = lambda asked: fault(500)
     with pytest.raises(SamplerFailed, match=r"last 10 requests .* it fails \(status 500\)"):
         answers_of(endpoint, 1000)
-    assert len(endpoint.chats) <= Standing.GIVE_UP_AFTER + 4
+    assert len(endpoint.chats) <= FailureTracker.GIVE_UP_AFTER + 4
 
 
 def test_faults_that_are_not_in_a_row_end_nothing_and_faults_count_on_from_part_to_part(endpoint):
@@ -375,7 +375,7 @@ def test_an_endpoint_that_refuses_every_request_from_the_first_on_ends_the_evalu
     endpoint.answer = lambda asked: fault(400, **names)
     with pytest.raises(InvalidSetting, match=r"\(status 400, unsupported_parameter, max_tokens\)"):
         answers_of(endpoint, 100, concurrency=1)
-    assert len(endpoint.chats) == Standing.GIVE_UP_AFTER
+    assert len(endpoint.chats) == FailureTracker.GIVE_UP_AFTER
 
 
 def test_questions_that_are_refused_after_an_answer_end_nothing(endpoint):
@@ -507,11 +507,11 @@ def test_the_key_is_read_from_its_variable(endpoint, monkeypatch):
     assert read_key(settings_of(endpoint)) is None
     for held in ("", "  "):
         monkeypatch.setenv("MY_KEY", held)
-        with pytest.raises(InvalidSetting, match="no variable of that name is set"):
+        with pytest.raises(InvalidSetting, match="this environment variable is not set"):
             read_key(settings)
     for held in (f"{KEY}\n{KEY}", f"{KEY}é"):
         monkeypatch.setenv("MY_KEY", held)
-        with pytest.raises(InvalidSetting, match="is no key") as refused:
+        with pytest.raises(InvalidSetting, match="does not contain a valid key") as refused:
             read_key(settings)
         assert KEY not in "".join(traceback.format_exception(refused.value))
 

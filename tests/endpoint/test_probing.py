@@ -63,7 +63,7 @@ def test_a_wrong_key_is_refused_at_the_list(endpoint):
 @pytest.mark.parametrize(
     ("reply", "error", "says"),
     [
-        (fault(401), InvalidSetting, "wants a key"),
+        (fault(401), InvalidSetting, "requires a key"),
         (
             fault(400, code="unsupported_parameter", param="max_tokens"),
             InvalidSetting,
@@ -72,7 +72,7 @@ def test_a_wrong_key_is_refused_at_the_list(endpoint):
         (fault(503), ModelUnavailable, r"fails \(status 503\)"),
         (fault(402), SamplerFailed, "paid for"),
         (Reply(b"<html>"), InvalidSetting, "does not answer with chat completions"),
-        (Reply({}, 301, {"Location": "/"}), InvalidSetting, "elsewhere"),
+        (Reply({}, 301, {"Location": "/"}), InvalidSetting, "redirects"),
         (Reply(completion(), seconds=30), ModelUnavailable, "does not answer in time"),
     ],
     ids=["401", "400", "503", "402", "html", "301", "late"],

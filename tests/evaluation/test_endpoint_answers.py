@@ -3,8 +3,8 @@
 import pytest
 
 from ratchet.config.endpoint_settings import EndpointSettings
-from ratchet.evaluation.endpoint_answers import cost_of, cost_of_questions, endpoint_failure, is_of_endpoint
 from ratchet.evaluation.evaluation import Cost, GivenAnswer, QuestionResult
+from ratchet.evaluation.scores import cost_of, cost_of_questions, endpoint_failure, is_of_endpoint
 
 PRICED = EndpointSettings(
     url="http://localhost:8000/v1",

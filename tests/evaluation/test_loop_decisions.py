@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from ratchet.config.loop_settings import LoopSettings
 from ratchet.evaluation.loop import BenchmarkRound, EndLoop, LoopRound, TrainRound, Wait
-from ratchet.evaluation.loop_decisions import best_round, decide, halves, real_gains, share, view
-from ratchet.evaluation.loop_report import closing, expected_flattery
+from ratchet.evaluation.loop_decisions import best_round, decide, real_gains, share, split_halves, view
+from ratchet.evaluation.loop_report import closing, expected_selection_bias
 from ratchet.stats import paired_test
 
 QUESTIONS = 200
@@ -229,57 +229,53 @@ REASONS = {
     "over the last real gain": (
         LOOP,
         rising(100, 140, 140, 139),
-        "2 rounds without gain over 70.0 %, the score of round 1. Best on the half of the benchmark that chooses: round "
-        "1 with 70.0 %.",
+        "2 rounds without gain over 70.0 %, the score of round 1. Best on the selection half: round 1 with 70.0 %.",
     ),
     "over the start": (
         LoopSettings(patience=1),
         rising(100, 98),
-        "1 round without gain over 50.0 %, the score of round 0. Best on the half of the benchmark that chooses: the "
-        "start with 50.0 %.",
+        "1 round without gain over 50.0 %, the score of round 0. Best on the selection half: the start with 50.0 %.",
     ),
     "over rounds before": (
         LOOP,
         SEESAW,
-        "2 rounds without gain over 51.0 %, the mean of rounds 0, 1 and 2. Best on the half of the benchmark that "
-        "chooses: round 1 with 51.5 %.",
+        "2 rounds without gain over 51.0 %, the mean of rounds 0, 1 and 2. Best on the selection half: "
+        "round 1 with 51.5 %.",
     ),
     "target": (
         LoopSettings(target_percent=62.5),
         rising(100, 125),
-        "The target of 62.5 % was reached by round 1. Best on the half of the benchmark that chooses: round 1 with "
-        "62.5 %.",
+        "The target of 62.5 % was reached by round 1. Best on the selection half: round 1 with 62.5 %.",
     ),
     "target at the start": (
         LoopSettings(target_percent=40),
         rising(100),
-        "The target of 40 % was reached by the start, before any training. Best on the half of the benchmark that "
-        "chooses: the start with 50.0 %.",
+        "The target of 40 % was reached by the start, before any training. Best on the selection half: "
+        "the start with 50.0 %.",
     ),
-    "no start": (LOOP, [at(2)], "The start could not be benchmarked in 2 tries."),
+    "no start": (LOOP, [at(2)], "The start could not be evaluated in 2 tries."),
     "lost": (
         LOOP,
         [scored(0, 100), lost(1), lost(2)],
-        "The runs of rounds 1 and 2 both ended without an adapter. Best on the half of the benchmark that chooses: the "
-        "start with 50.0 %.",
+        "The runs of rounds 1 and 2 both ended without an adapter. Best on the selection half: the start with 50.0 %.",
     ),
     "no verdict on the start and on rounds": (
         LoopSettings(max_rounds=4),
         [withheld(0, 100, "So it is."), withheld(1, 90), scored(2, 80), withheld(3, 80), withheld(4, 70, "No.")],
-        "Used 4 rounds of 4. Best on the half of the benchmark that chooses: round 2 with 40.0 %. No verdict is given "
+        "Used 4 rounds of 4. Best on the selection half: round 2 with 40.0 %. No verdict is given "
         "on the start, so no gain over it can be claimed: So it is. No verdict is given on rounds 1 and 3: It failed. "
         "No verdict is given on round 4: No.",
     ),
     "no verdict on anything": (
         LoopSettings(max_rounds=1, target_percent=10),
         [scored(0, 100).model_copy(update={"withheld": "So it is."}), withheld(1, 90)],
-        "Used 1 round of 1. Highest on the half of the benchmark that chooses: the start with 50.0 %. No verdict is "
+        "Used 1 round of 1. Highest on the selection half: the start with 50.0 %. No verdict is "
         "given on the start, so no gain over it can be claimed: So it is. No verdict is given on round 1: It failed.",
     ),
     "spent": (
         LoopSettings(max_rounds=1),
         rising(100, 120),
-        "Used 1 round of 1. Best on the half of the benchmark that chooses: round 1 with 60.0 %.",
+        "Used 1 round of 1. Best on the selection half: round 1 with 60.0 %.",
     ),
 }
 
@@ -426,21 +422,21 @@ def test_halves_are_disjoint_complete_equal_and_independent_of_order(questions, 
         "label": {one: "abc"[one % 3] for one in questions},
         "some": {one: one % 7 for one in questions if one % 2},
     }[kind]
-    choosing, sealed = halves(questions, seed, difficulty)
-    assert sorted(choosing + sealed) == sorted(questions)
-    assert len(choosing) - len(sealed) == len(questions) % 2
-    assert halves(questions[::-1], seed, difficulty) == (choosing, sealed)
+    selection, held_out = split_halves(questions, seed, difficulty)
+    assert sorted(selection + held_out) == sorted(questions)
+    assert len(selection) - len(held_out) == len(questions) % 2
+    assert split_halves(questions[::-1], seed, difficulty) == (selection, held_out)
     if kind in ("number", "label"):
         for band in set(difficulty.values()):
-            sides = [sum(difficulty[one] == band for one in side) for side in (choosing, sealed)]
+            sides = [sum(difficulty[one] == band for one in side) for side in (selection, held_out)]
             assert abs(sides[0] - sides[1]) <= 2  # the pairs at a band's two ends may be split with its neighbours
 
 
 def test_halves_differ_by_seed_and_favour_neither_side():
     questions = range(1, 401)
-    assert len({halves(questions, seed) for seed in range(20)}) == 20
+    assert len({split_halves(questions, seed) for seed in range(20)}) == 20
     difficulty = {one: float(one) for one in questions}
-    easier = [np.mean(halves(questions, seed, difficulty)[0]) - 200.5 for seed in range(200)]
+    easier = [np.mean(split_halves(questions, seed, difficulty)[0]) - 200.5 for seed in range(200)]
     # Of each pair one is 0.5 below the middle: the mean over 200 pairs has a standard error of 0.035 for one seed.
     assert np.mean(easier) == pytest.approx(0, abs=4 * 0.5 / np.sqrt(200 * 200))
     assert np.std(easier) == pytest.approx(0.5 / np.sqrt(200), rel=0.25)
@@ -449,11 +445,11 @@ def test_halves_differ_by_seed_and_favour_neither_side():
 @pytest.mark.parametrize("questions", [[], [1], [1, 1]])
 def test_what_cannot_be_halved_is_refused(questions):
     with pytest.raises(ValueError, match="at least two questions"):
-        halves(questions, 0)
+        split_halves(questions, 0)
 
 
 def test_halves_stay_what_they_are_across_versions():
-    assert halves(range(1, 11), 3) == ((2, 5, 7, 8, 10), (1, 3, 4, 6, 9))
+    assert split_halves(range(1, 11), 3) == ((2, 5, 7, 8, 10), (1, 3, 4, 6, 9))
 
 
 @dataclass
@@ -531,7 +527,7 @@ def test_any_loop_ends_within_its_rounds_whatever_becomes_of_its_jobs(data):
 
 
 def shares(first, last):
-    """Scores on 100 sealed questions: right from ``first`` to ``last``."""
+    """Scores on 100 held-out questions: right from ``first`` to ``last``."""
     return [1.0 if first <= number < last else 0.0 for number in range(100)]
 
 
@@ -539,100 +535,101 @@ def test_the_report_of_a_winner_worked_by_hand():
     loop = LoopSettings(target_percent=64, score_column="accuracy")
     report = closing(loop, rising(100, 130, 120), shares(0, 50), shares(0, 60))
     assert (report.best, report.chosen_from) == (1, 3)
-    assert (report.choosing_start.value, report.choosing_best.value) == (0.5, 0.65)
-    assert (report.sealed.start.value, report.sealed.best.value) == (0.5, 0.6)
-    assert report.sealed_score == report.sealed.best
-    assert report.sealed.difference == pytest.approx(0.1)
-    assert report.sealed.p_value == pytest.approx(2 * 0.5**10)  # ten fixed, none broken, both sides
-    assert report.sealed.verdict == "better"
-    assert report.flattery.points == pytest.approx(0.15 - 0.1)
-    assert report.flattery.low < report.flattery.points < report.flattery.high
-    assert (report.target_on_choosing, report.target_on_sealed) == (True, False)
-    verdict, target, flattery = report.sentences
+    assert (report.selection_start.value, report.selection_best.value) == (0.5, 0.65)
+    assert (report.held_out.start.value, report.held_out.best.value) == (0.5, 0.6)
+    assert report.held_out_score == report.held_out.best
+    assert report.held_out.difference == pytest.approx(0.1)
+    assert report.held_out.p_value == pytest.approx(2 * 0.5**10)  # ten fixed, none broken, both sides
+    assert report.held_out.verdict == "better"
+    assert report.selection_bias.points == pytest.approx(0.15 - 0.1)
+    assert report.selection_bias.low < report.selection_bias.points < report.selection_bias.high
+    assert (report.target_on_selection, report.target_on_held_out) == (True, False)
+    verdict, target, bias = report.sentences
     assert verdict.startswith("Round 1 is better than the start: 60.0 % against 50.0 % on the 100 questions of the")
     assert target == (
-        "The target of 64 % was reached on the half that chose (65.0 %); on the sealed half it is 60.0 %, which is "
-        "below it."
+        "The target of 64 % was reached on the selection half (65.0 %); on the held-out half the score is 60.0 %, "
+        "which is below it."
     )
-    assert flattery.startswith(
-        "Choosing flattered it by 5.0 points: a gain of 15.0 points on the half that chose, 10.0 on the sealed half"
+    assert bias.startswith(
+        "Selection bias of 5.0 points: the gain is 15.0 points on the selection half and 10.0 on the held-out half"
     )
 
 
-def test_the_interval_of_the_flattery_combines_those_of_two_independent_halves():
+def test_the_interval_of_the_selection_bias_combines_those_of_two_independent_halves():
     report = closing(LOOP, rising(100, 130), shares(0, 50), shares(0, 60))
     chosen, confirmed = paired_test(right(100), right(130)), paired_test(shares(0, 50), shares(0, 60))
-    assert report.flattery.points - report.flattery.low == pytest.approx(
+    assert report.selection_bias.points - report.selection_bias.low == pytest.approx(
         np.sqrt((chosen.difference - chosen.low) ** 2 + (confirmed.high - confirmed.difference) ** 2)
     )
-    assert report.flattery.high - report.flattery.points == pytest.approx(
+    assert report.selection_bias.high - report.selection_bias.points == pytest.approx(
         np.sqrt((chosen.high - chosen.difference) ** 2 + (confirmed.difference - confirmed.low) ** 2)
     )
 
 
 @pytest.mark.parametrize(
-    ("sealed", "verdict", "says"),
+    ("held_out", "verdict", "says"),
     [
         (shares(0, 53), "within_noise", "Round 1 is within the noise of the start"),
         (shares(0, 40), "worse", "Round 1 is worse than the start"),
     ],
 )
-def test_the_sealed_half_may_deny_what_the_choosing_half_said(sealed, verdict, says):
-    report = closing(LOOP, rising(100, 130), shares(0, 50), sealed)
-    assert report.sealed.verdict == verdict
+def test_the_held_out_half_may_contradict_the_selection_half(held_out, verdict, says):
+    report = closing(LOOP, rising(100, 130), shares(0, 50), held_out)
+    assert report.held_out.verdict == verdict
     assert report.sentences[0].startswith(says)
-    assert report.target_on_sealed is None
+    assert report.target_on_held_out is None
 
 
-def test_a_gain_that_is_larger_on_the_sealed_half_was_not_flattered():
+def test_a_gain_that_is_larger_on_the_held_out_half_shows_no_selection_bias():
     report = closing(LOOP, rising(100, 110), shares(0, 50), shares(0, 60))
-    assert report.sentences[-1].startswith("Choosing flattered it not at all")
+    assert report.sentences[-1].startswith("No selection bias found: the gain is 5.0 points")
 
 
 def test_a_report_on_too_many_failed_answers_gives_no_verdict():
     report = closing(LOOP, rising(100, 130), shares(0, 50), shares(0, 60), withheld="9 % of the answers failed.")
-    assert report.sealed.verdict == "withheld"
-    assert report.sentences[0].startswith("No verdict: 9 % of the answers failed. Seen were 60.0 % against")
+    assert report.held_out.verdict == "withheld"
+    assert report.sentences[0].startswith("No verdict: 9 % of the answers failed. Observed: 60.0 % against")
 
 
-def test_a_report_without_a_verdict_claims_neither_target_nor_flattery():
+def test_a_report_without_a_verdict_claims_neither_target_nor_selection_bias():
     loop = LoopSettings(target_percent=60)
     report = closing(loop, rising(100, 130), shares(0, 50), shares(0, 60), withheld="It failed.")
-    assert (report.target_on_choosing, report.target_on_sealed, report.flattery) == (True, None, None)
+    assert (report.target_on_selection, report.target_on_held_out, report.selection_bias) == (True, None, None)
     assert report.sentences[1:] == [
-        "The target of 60 % was reached on the half that chose (65.0 %); on the sealed half it is 60.0 %, no verdict."
+        "The target of 60 % was reached on the selection half (65.0 %); on the held-out half the score is 60.0 %, no "
+        "verdict."
     ]
 
 
 def test_rounds_without_a_verdict_have_no_part_in_what_is_reported():
     loop = LoopSettings(target_percent=70)
     report = closing(loop, [*rising(100, 130), withheld(2, 180)], shares(0, 50), shares(0, 60))
-    assert (report.best, report.chosen_from, report.sealed.verdict) == (1, 2, "better")
+    assert (report.best, report.chosen_from, report.held_out.verdict) == (1, 2, "better")
     assert report == closing(loop, rising(100, 130), shares(0, 50), shares(0, 60))
 
 
-def test_no_flattery_is_reckoned_from_a_start_without_a_verdict_and_the_sealed_half_stands_by_itself():
+def test_no_selection_bias_is_computed_from_a_start_without_a_verdict_and_the_held_out_half_stands_by_itself():
     report = closing(LOOP, [withheld(0, 100), scored(1, 130)], shares(0, 50), shares(0, 60))
-    assert (report.best, report.flattery, report.sealed.verdict) == (1, None, "better")
+    assert (report.best, report.selection_bias, report.held_out.verdict) == (1, None, "better")
 
 
 def test_where_no_round_has_a_verdict_no_target_is_reached():
     report = closing(
         LoopSettings(target_percent=60), [withheld(0, 100), withheld(1, 130)], shares(0, 50), shares(0, 60)
     )
-    assert (report.best, report.target_on_choosing, report.target_on_sealed) == (1, None, True)
+    assert (report.best, report.target_on_selection, report.target_on_held_out) == (1, None, True)
     assert report.sentences[1] == (
-        "The target of 60 % cannot be said to be reached on the half that chose (65.0 %, no verdict); on the sealed "
-        "half it is 60.0 %."
+        "The target of 60 % is not known to be reached on the selection half (65.0 %, no verdict); on the held-out "
+        "half the score is 60.0 %."
     )
-    assert report.flattery is None
+    assert report.selection_bias is None
 
 
 def test_a_start_that_wins_because_the_others_have_no_verdict_says_so():
     report = closing(LOOP, [scored(0, 100), withheld(1, 130)], shares(0, 50), (), withheld="It failed.")
     assert report.sentences[0] == (
-        "No round with a verdict scored above the start on the half that chose, so there is no gain to report. The start "
-        "scores 50.0 % on the 100 questions of the sealed half. No verdict is given on that: It failed."
+        "No round with a verdict scored above the start on the selection half, so there is no gain to report. The start "
+        "scores 50.0 % on the 100 questions of the held-out half. No verdict is given on that: It failed."
     )
 
 
@@ -643,24 +640,24 @@ def test_a_verdict_in_partial_credit_is_one_that_its_interval_bears_out(seed):
     start = [0.25] * 15
     best = [*(0.25 + random.integers(1, 4, 6 + seed % 3) / 4), *start[6 + seed % 3 :]]
     report = closing(LOOP, rising(100, 130), start, list(map(float, best)))
-    assert report.sealed.p_value < 0.05
-    assert report.sealed.verdict == "better"
-    assert report.sealed.low > 0
+    assert report.held_out.p_value < 0.05
+    assert report.held_out.verdict == "better"
+    assert report.held_out.low > 0
 
 
 @pytest.mark.parametrize(
     ("rounds", "says"),
     [
-        (rising(100, 90, 100), "No round scored above the start on the half that chose"),
+        (rising(100, 90, 100), "No round scored above the start on the selection half"),
         (rising(100), "No round was trained and scored"),
     ],
 )
 def test_a_loop_whose_start_is_the_best_claims_nothing(rounds, says):
     report = closing(LoopSettings(target_percent=40), rounds, shares(0, 50), ())
-    assert (report.best, report.sealed, report.flattery) == (0, None, None)
-    assert report.sealed_score.value == 0.5
+    assert (report.best, report.held_out, report.selection_bias) == (0, None, None)
+    assert report.held_out_score.value == 0.5
     assert report.sentences[0].startswith(says)
-    assert (report.target_on_choosing, report.target_on_sealed) == (True, True)
+    assert (report.target_on_selection, report.target_on_held_out) == (True, True)
 
 
 def test_a_loop_without_a_scored_start_has_no_report():
@@ -668,18 +665,18 @@ def test_a_loop_without_a_scored_start_has_no_report():
         closing(LOOP, [at(2)], shares(0, 50), shares(0, 50))
 
 
-def test_choosing_among_rounds_that_are_alike_flatters_as_the_largest_of_so_many_does():
+def test_selection_among_equal_rounds_is_biased_as_the_largest_of_so_many_is():
     # Rounds of independent answers at 1/2: each mean has the standard error s = 0.5 / sqrt(2500) = 0.01, and of two the
     # larger lies on average s / sqrt(pi) above the mean of both; the gain over the first is 0 or the difference, so its
     # expectation is half of E|difference| = s sqrt(2) sqrt(2 / pi) / 2 = s / sqrt(pi) = 0.0056.
     random = np.random.default_rng(5)
-    seen = [expected_flattery(random.integers(0, 2, (2, 2500)).astype(float), seed) for seed in range(300)]
+    seen = [expected_selection_bias(random.integers(0, 2, (2, 2500)).astype(float), seed) for seed in range(300)]
     assert np.mean(seen) == pytest.approx(0.0056, rel=0.15)
-    assert expected_flattery([right(100)]) == 0
-    assert expected_flattery([right(100), right(100)]) == pytest.approx(0, abs=1e-9)
+    assert expected_selection_bias([right(100)]) == 0
+    assert expected_selection_bias([right(100), right(100)]) == pytest.approx(0, abs=1e-9)
 
 
-def test_choosing_a_round_that_stands_far_above_the_others_does_not_flatter():
+def test_selection_of_a_round_far_above_the_others_is_not_biased():
     random = np.random.default_rng(6)
     weak, strong = (random.random((3, 400)) < 0.2), (random.random((1, 400)) < 0.9)
-    assert abs(expected_flattery(np.concatenate([weak, strong]).astype(float))) < 0.002
+    assert abs(expected_selection_bias(np.concatenate([weak, strong]).astype(float))) < 0.002

@@ -53,7 +53,7 @@ def steps(world, gains):
 
 
 class Model:
-    """Rounds of answers to the choosing and the sealed questions."""
+    """Rounds of answers to the selection and the held-out questions."""
 
     def __init__(self, world, random):
         self.world, self.random = world, random
@@ -79,7 +79,7 @@ class Model:
         run = "adapter" if number else "none"
         return LoopRound(number=number, run=run, evaluation="scored", tries=1, scores=scores)
 
-    def sealed(self, number):
+    def held_out(self, number):
         return self.scores[number][self.world.questions :].tolist()
 
 
@@ -107,8 +107,11 @@ def claims(world, loops, max_rounds=10):
     for seed in range(loops):
         model, rounds, _ = simulate(world, loop, [0.0] * max_rounds, seed)
         best = best_round(rounds).number
-        report = closing(loop, rounds, model.sealed(0), model.sealed(best))
-        of_round, of_winner = bool(real_gains(loop, rounds)), bool(report.sealed and report.sealed.verdict == "better")
+        report = closing(loop, rounds, model.held_out(0), model.held_out(best))
+        of_round, of_winner = (
+            bool(real_gains(loop, rounds)),
+            bool(report.held_out and report.held_out.verdict == "better"),
+        )
         counts += [of_round, of_winner, of_round or of_winner]
     return counts
 

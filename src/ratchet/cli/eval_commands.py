@@ -26,8 +26,8 @@ from ratchet.config import EndpointSettings
 from ratchet.config.section_text import build_section
 from ratchet.errors import RatchetError
 from ratchet.evaluation.evaluation import CHANGEABLE, Evaluation
-from ratchet.service.evaluations import evaluations
-from ratchet.service.evaluations.comparisons import compare_evaluations
+from ratchet.service.evaluations import evaluation_catalogue, evaluations
+from ratchet.service.evaluations.evaluation_catalogue import compare_evaluations
 from ratchet.service.evaluations.evaluation_setup import Request
 from ratchet.service.reports.evaluation_page import comparison_page, evaluation_page
 from ratchet.service.reports.evaluation_plots import write_comparison_chart
@@ -109,7 +109,7 @@ def start(  # noqa: PLR0913 - one parameter for each option
         project=project,
     )
     if like is not None:
-        request = evaluations.as_asked(request, like)
+        request = evaluations.request_like(request, like)
     if queue:
         return tell_queued(evaluations.queue_evaluation(request), as_json=as_json)
     return _carry_out(lambda live: evaluations.evaluate(request, watch=live.watch), as_json=as_json)
@@ -167,7 +167,7 @@ def _carry_out(work: Callable[[Live], Evaluation], *, as_json: bool) -> int:
 @json_option
 def list_(benchmark: str | None, project: str | None, as_json: bool) -> None:
     """List evaluations, newest last."""
-    found = [one.evaluation for one in evaluations.list_evaluations(benchmark, project)]
+    found = [one.evaluation for one in evaluation_catalogue.list_evaluations(benchmark, project)]
     columns = ("evaluation", "status", "benchmark", "of", "model", "answers", "score", "95 % interval")
     none = "No evaluations yet. Start one with ratchet eval start." if not (benchmark or project) else "None."
     shown = table(*columns, rows=map(_listed_cells, found), folding=("model",)) if found else none
@@ -187,9 +187,9 @@ def _listed_cells(one: Evaluation) -> list[str]:
 @json_option
 def show(evaluation: str, report: Path | None, as_json: bool) -> None:
     """Show an evaluation: scores with intervals, bands, and the outcomes of the answers."""
-    found = evaluations.find_evaluation(evaluation)
+    found = evaluation_catalogue.find_evaluation(evaluation)
     if report is not None:
-        write_page(evaluation_page(found, evaluations.questions_of(evaluation)), report)
+        write_page(evaluation_page(found, evaluation_catalogue.questions_of(evaluation)), report)
 
     def print_all(console: Console) -> None:
         print_evaluation(console, found)
@@ -213,8 +213,8 @@ def show(evaluation: str, report: Path | None, as_json: bool) -> None:
 @json_option
 def questions(evaluation: str, full: bool, out: Path | None, as_json: bool) -> None:
     """Read the questions with their answers, the wrong ones first."""
-    found = evaluations.questions_of(evaluation)
-    written = None if out is None else evaluations.write_failures(evaluation, out)
+    found = evaluation_catalogue.questions_of(evaluation)
+    written = None if out is None else evaluation_catalogue.write_failures(evaluation, out)
 
     def print_all(console: Console) -> None:
         if written is None:

@@ -27,11 +27,11 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
     scores = evaluation.scores
     name, benchmark = visible(words.name_of(evaluation)), visible(evaluation.benchmark)
     console.print(Text.assemble((name, "bold"), f" on {benchmark}"), soft_wrap=False)
-    asked = f"{counted(scores.questions, 'question')}, {words.how_asked(evaluation)}" if scores else ""
+    asked = f"{counted(scores.questions, 'question')}, {words.how_sampled(evaluation)}" if scores else ""
     say(console, f"Evaluation {evaluation.id}, {words.when(evaluation.created_at)} UTC{asked and f'; {asked}'}")
     if scores is None:
         return
-    partly = words.has_credit_for_parts(evaluation)
+    partly = words.has_partial_credit(evaluation)
     rows = [
         (
             words.column_title(one.name),
@@ -126,8 +126,8 @@ def print_leaderboard(console: Console, benchmark_name: str, evaluations: Sequen
     titles = [words.column_title(name) for name in others]
     wide = _is_wide(console)
     after = ("model", "when (UTC)", "evaluation") if wide else ()
-    ways, differences = words.ways_of_asking(ranked)
-    asked = ("asked",) if differences else ()
+    ways, differences = words.setups_of(ranked)
+    asked = ("set-up",) if differences else ()
     rows = []
     for place, (made, way) in enumerate(zip(ranked, ways, strict=True), start=1):
         assert made.scores is not None

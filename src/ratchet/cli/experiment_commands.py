@@ -11,8 +11,9 @@ from ratchet.cli.job_commands import Jobs, add_shared_commands, follow_job, from
 from ratchet.cli.options import PATH, SettingsCommand, StartOptions, json_option, queue_option, start_options
 from ratchet.cli.output import console_for, plain, write_page
 from ratchet.config.config_text import build, read_file
-from ratchet.evaluation.experiment import OPEN, ExperimentSettings
+from ratchet.evaluation.experiment import ExperimentSpec
 from ratchet.service.jobs import experiments
+from ratchet.service.jobs.conductor import find_job, resume_job
 from ratchet.service.jobs.experiments import Experiment
 from ratchet.service.jobs.job_settings import source_of_settings
 from ratchet.service.jobs.job_steps import this_home
@@ -85,7 +86,7 @@ def start(  # noqa: PLR0913 - one parameter for each option
     hashes = experiments.hashes_of(benchmarks)
     sft = None if sft_file is None else source_of_settings(build(read_file(sft_file)), None).config
     first = taken.config.seed
-    settings = ExperimentSettings(
+    spec = ExperimentSpec(
         config=taken.config,
         sft=sft,
         benchmarks=hashes,
@@ -97,7 +98,7 @@ def start(  # noqa: PLR0913 - one parameter for each option
         answers=answers,
         home=this_home(),
     )
-    id = experiments.create_experiment(settings, name=name).id
+    id = experiments.create_experiment(spec, name=name).id
     return follow_job(_EXPERIMENTS, id, queue=start.queue, as_json=start.as_json)
 
 
@@ -107,8 +108,8 @@ def start(  # noqa: PLR0913 - one parameter for each option
 @json_option
 def resume(id: str, queue: bool, as_json: bool) -> int:
     """Resume an experiment that was stopped or failed."""
-    if experiments.find_experiment(id).stored.status not in OPEN:  # else it only waits for the scheduler
-        experiments.resume_experiment(id)
+    if find_job(Experiment, id).stored.status not in Experiment.open_statuses:  # else it only waits for the scheduler
+        resume_job(Experiment, id)
     return follow_job(_EXPERIMENTS, id, queue=queue, as_json=as_json)
 
 
@@ -125,28 +126,28 @@ def replicate(run: str, seeds: int, benchmarks: tuple[str, ...], answers: int, q
     Every adapter is scored on the same questions. The run itself is left out: it may have been chosen because it went
     well.
     """
-    settings = experiments.replication_of(run, seeds, benchmarks, answers)
-    id = experiments.create_experiment(settings, name="").id
+    spec = experiments.replication_of(run, seeds, benchmarks, answers)
+    id = experiments.create_experiment(spec, name="").id
     return follow_job(_EXPERIMENTS, id, queue=queue, as_json=as_json)
 
 
 def _line(one: Experiment) -> str:
-    done = sum(one.steps.state(step.name) == "done" for step in one.plan)
-    return f"Experiment {one.stored.id}: {one.stored.status}, {done} of {len(one.plan)} steps done"
+    done = sum(one.steps.state(step.name) == "done" for step in one.all_steps)
+    return f"Experiment {one.stored.id}: {one.stored.status}, {done} of {len(one.all_steps)} steps done"
 
 
 def _fields(one: Experiment) -> dict[str, Any]:
     """Fields of an experiment for JSON."""
     stored = one.stored
     steps = []
-    for step in one.plan:
+    for step in one.all_steps:
         job = one.steps.last(step.name)
         steps.append(
             {"step": step.name, "kind": step.kind, "state": one.steps.state(step.name), "job": job.id if job else None}
         )
     return {
         "experiment": stored.id,
-        "kind": one.settings.kind,
+        "kind": one.spec.kind,
         "name": stored.name,
         "project": stored.project,
         "status": stored.status,
@@ -159,8 +160,8 @@ def _fields(one: Experiment) -> dict[str, Any]:
 
 
 def _cells(one: Experiment) -> list[str]:
-    done = sum(one.steps.state(step.name) == "done" for step in one.plan)
-    return [one.stored.id, one.stored.status, one.stored.name, f"{done} / {len(one.plan)}"]
+    done = sum(one.steps.state(step.name) == "done" for step in one.all_steps)
+    return [one.stored.id, one.stored.status, one.stored.name, f"{done} / {len(one.all_steps)}"]
 
 
 def _write(one: Experiment, report: Path | None, chart: Path | None) -> None:
@@ -178,7 +179,7 @@ def print_experiment(console: Console, one: Experiment) -> None:
     stored = one.stored
     console.print(plain(f"{'Experiment':<11} {stored.id}  {stored.name}"))
     console.print(plain(f"{'Status':<11} {stored.status}"))
-    for step in one.plan:
+    for step in one.all_steps:
         job = one.steps.last(step.name)
         state = _STATES[one.steps.state(step.name)]
         console.print(plain(f"{'':<11} {step.name:<14} {state:<8} {job.id if job else ''}".rstrip()))
@@ -194,15 +195,12 @@ def print_experiment(console: Console, one: Experiment) -> None:
 
 
 _EXPERIMENTS: Jobs[Experiment] = Jobs(
+    kind=Experiment,
     noun="experiment",
     kept="everything measured and trained so far",
     columns=("experiment", "status", "name", "steps"),
     folding=("name",),
     cells=_cells,
-    find=experiments.find_experiment,
-    every=experiments.list_experiments,
-    stop=experiments.stop_experiment,
-    is_open=lambda one: one.stored.status in OPEN,
     is_good=lambda one: one.stored.status != "failed",
     line=_line,
     fields=_fields,

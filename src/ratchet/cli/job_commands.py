@@ -21,9 +21,10 @@ from ratchet.cli.output import console_for, emit, plain, table
 from ratchet.cli.starting import tell_without_scheduler
 from ratchet.server import serve_runs
 from ratchet.service.jobs import job_settings
+from ratchet.service.jobs.conductor import Job, find_job, list_jobs, stop_job
 from ratchet.supervisor import KeeperHome
 
-Found = TypeVar("Found")
+Found = TypeVar("Found", bound=Job)
 _POLL_SECONDS = 1.0
 
 from_adapter_option = click.option(
@@ -38,13 +39,10 @@ class Jobs(Generic[Found]):
     """Loops, or experiments, as these commands know them.
 
     Attributes:
+        kind: Which of the two.
         noun: What one of them is called.
         kept: What remains of one that is stopped.
         columns: Of the list, the folding ones in ``folding``; ``cells`` are those of one of them.
-        find: Looks one up by its id.
-        every: All, or those of a project, oldest first.
-        stop: Requests that one stops.
-        is_open: Whether it has not ended.
         is_good: Whether one that has ended did its work, or was stopped by the user.
         line: How far one is.
         fields: Its fields for JSON.
@@ -52,20 +50,21 @@ class Jobs(Generic[Found]):
         write: Writes a page and a chart to where they are asked for.
     """
 
+    kind: type[Found]
     noun: str
     kept: str
     columns: Sequence[str]
     folding: Sequence[str]
     cells: Callable[[Found], Sequence[str]]
-    find: Callable[[str], Found]
-    every: Callable[[str | None], list[Found]]
-    stop: Callable[[str], None]
-    is_open: Callable[[Found], bool]
     is_good: Callable[[Found], bool]
     line: Callable[[Found], str]
     fields: Callable[[Found], dict[str, Any]]
     show: Callable[[Console, Found], None]
     write: Callable[[Found, Path | None, Path | None], None]
+
+    def is_open(self, one: Found) -> bool:
+        """Whether one has not ended."""
+        return one.stored.status in self.kind.open_statuses
 
     def resume_command(self, id: str) -> str:
         """The command that resumes one."""
@@ -81,7 +80,7 @@ def add_shared_commands(group: click.Group, jobs: Jobs[Any]) -> None:
     @project_option
     @json_option
     def list_(project: str | None, as_json: bool) -> None:
-        found = jobs.every(project)
+        found = list_jobs(jobs.kind, project)
         none = f"No {noun}s yet. Start one with ratchet {noun} start." if project is None else "None."
         shown = table(*jobs.columns, rows=map(jobs.cells, found), folding=jobs.folding) if found else none
         emit(as_json, {f"{noun}s": [jobs.fields(one) for one in found]}, shown)
@@ -92,7 +91,7 @@ def add_shared_commands(group: click.Group, jobs: Jobs[Any]) -> None:
     @chart_option
     @json_option
     def show(id: str, report: Path | None, chart: Path | None, as_json: bool) -> None:
-        one = jobs.find(id)
+        one = find_job(jobs.kind, id)
         emit(as_json, jobs.fields(one), lambda console: jobs.show(console, one))
         jobs.write(one, report, chart)
         for label, path in (("Report", report), ("Chart", chart)):
@@ -103,7 +102,7 @@ def add_shared_commands(group: click.Group, jobs: Jobs[Any]) -> None:
     @named
     @json_option
     def stop(id: str, as_json: bool) -> None:
-        jobs.stop(id)
+        stop_job(jobs.kind, id)
         text = f"Stop requested: the running step stops cleanly, and {jobs.kept} is kept."
         emit(as_json, {noun: id, "stop": "asked"}, text)
         if not as_json:
@@ -137,7 +136,7 @@ def follow_job(jobs: Jobs[Found], id: str, *, queue: bool, as_json: bool) -> int
     """Follow one to its end, or leave it to the scheduler; the exit code."""
     if queue:
         if as_json:
-            tell(json.dumps(jobs.fields(jobs.find(id))))
+            tell(json.dumps(jobs.fields(find_job(jobs.kind, id))))
         else:
             tell(f"{jobs.noun.capitalize()} {id} is queued.")
             tell_without_scheduler()
@@ -145,7 +144,7 @@ def follow_job(jobs: Jobs[Found], id: str, *, queue: bool, as_json: bool) -> int
     console = console_for(as_json, of_a_run=True)
     console.print(plain(f"{jobs.noun.capitalize()} {id}"))
     _carry_out(jobs, id, console)
-    ended = jobs.find(id)
+    ended = find_job(jobs.kind, id)
     if as_json:
         tell(json.dumps(jobs.fields(ended)))
     else:
@@ -160,14 +159,16 @@ def _carry_out(jobs: Jobs[Any], id: str, console: Console) -> None:
         last = ""
         try:
             with interruptible() as pause:
-                while KeeperHome().is_held() and jobs.is_open(one := jobs.find(id)):
+                while KeeperHome().is_held() and jobs.is_open(one := find_job(jobs.kind, id)):
                     if (line := jobs.line(one)) != last:
                         console.print(plain(line))
                         last = line
                     pause(_POLL_SECONDS)
         except KeyboardInterrupt:
             return
-    if jobs.is_open(jobs.find(id)):  # no scheduler was running, or it has ended: it may have been another command
+    if jobs.is_open(
+        find_job(jobs.kind, id)
+    ):  # no scheduler was running, or it has ended: it may have been another command
         console.print("No server is running; this command does the work. Ctrl-C stops it cleanly.")
         try:
             serve_runs(show=lambda line: console.print(plain(line)), until_ended=id)

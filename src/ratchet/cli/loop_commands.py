@@ -16,10 +16,10 @@ from ratchet.config.section_text import build_section
 from ratchet.evaluation.loop import RoundView
 from ratchet.run.display import counted, shown_seconds
 from ratchet.service.evaluations.benchmarks import find_benchmark
-from ratchet.service.jobs import loops
+from ratchet.service.jobs.conductor import find_job, resume_job
 from ratchet.service.jobs.job_steps import this_home
-from ratchet.service.jobs.loops import Loop
-from ratchet.service.reports import loop_report_files
+from ratchet.service.jobs.loops import Loop, LoopSpec, create_loop
+from ratchet.service.reports import loop_page
 
 _FEW_QUESTIONS = 100
 # A loop that ended like this did its work, or was stopped by the user.
@@ -85,8 +85,8 @@ def start(  # noqa: PLR0913 - one parameter for each option
             "detectable. See ratchet bench power.",
         )
     taken = read_source(source, start, flags, console, from_adapter=from_adapter)
-    stored = loops.create_loop(
-        loops.LoopPlan(
+    stored = create_loop(
+        LoopSpec(
             settings=settings,
             config=taken.config,
             benchmark_hash=found.content_hash,
@@ -107,8 +107,8 @@ def resume(id: str, queue: bool, as_json: bool, **limits: str | None) -> int:
     """Resume a loop that was stopped or failed, optionally with other limits."""
     texts = _given(**limits)
     settings = build_section(LoopSettings, texts)
-    if texts or loops.find_loop(id).stored.status not in loops.OPEN:  # else it only waits for the scheduler
-        loops.resume_loop(id, {key: getattr(settings, key) for key in texts})
+    if texts or find_job(Loop, id).stored.status not in Loop.open_statuses:  # else it only waits for the scheduler
+        resume_job(Loop, id, {key: getattr(settings, key) for key in texts})
     return follow_job(_LOOPS, id, queue=queue, as_json=as_json)
 
 
@@ -132,7 +132,7 @@ def _fields(one: Loop) -> dict[str, Any]:
         "status": stored.status,
         "message": stored.message,
         "benchmark": one.benchmark.name,
-        "settings": one.plan.settings.model_dump(mode="json"),
+        "settings": one.spec.settings.model_dump(mode="json"),
         "created_at": stored.created_at.isoformat(timespec="seconds"),
         "ended_at": None if stored.ended_at is None else stored.ended_at.isoformat(timespec="seconds"),
         **one.view.model_dump(mode="json", exclude={"rounds"}),
@@ -161,9 +161,9 @@ def _percent(value: float | None) -> str:
 
 def _write(one: Loop, report: Path | None, chart: Path | None) -> None:
     if report is not None:
-        write_page(loop_report_files.page_of(one), report)
+        write_page(loop_page.page_of(one), report)
     if chart is not None:
-        loop_report_files.write_chart(one, chart)
+        loop_page.write_chart(one, chart)
 
 
 def print_loop(console: Console, one: Loop) -> None:
@@ -173,7 +173,7 @@ def print_loop(console: Console, one: Loop) -> None:
     if view.best_percent is not None:
         gain = "" if not view.gain_over_start else f", {view.gain_over_start:+.1f} points over the start"
         best = f"{view.best_percent:.1f}% (round {view.best}{gain})"
-    score_column = one.plan.settings.score_column
+    score_column = one.spec.settings.score_column
     fields = [
         ("Loop", f"{stored.id}  {stored.name}"),
         ("Status", stored.status.replace("_", " ")),
@@ -214,15 +214,12 @@ def _badge(row: RoundView) -> Text:
 
 
 _LOOPS: Jobs[Loop] = Jobs(
+    kind=Loop,
     noun="loop",
     kept="the best adapter",
     columns=("loop", "status", "name", "benchmark", "rounds", "start", "best", "target"),
     folding=("name", "benchmark"),
     cells=_cells,
-    find=loops.find_loop,
-    every=loops.list_loops,
-    stop=loops.stop_loop,
-    is_open=lambda one: one.stored.status in loops.OPEN,
     is_good=lambda one: one.stored.status in _GOOD,
     line=_line,
     fields=_fields,

@@ -1,4 +1,4 @@
-"""How an OpenAI-compatible endpoint is asked. Its key is no setting: only the name of the variable that holds it is."""
+"""Settings of an OpenAI-compatible endpoint. Its key is no setting, only the name of the variable that holds it."""
 
 import json
 from typing import Any, Literal, Self
@@ -14,7 +14,7 @@ _LEAVABLE_FIELDS = ("temperature", "top_p", "seed")
 
 
 class EndpointSettings(Settings):
-    """An endpoint with a model, how hard it is asked, and what its tokens cost."""
+    """An endpoint with a model, how many requests it gets, and what its tokens cost."""
 
     # What is refused may hold a password or a key.
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -37,7 +37,7 @@ class EndpointSettings(Settings):
         "never the key itself. Empty: no key is sent.",
     )
     concurrency: int = setting(
-        4, ge=1, le=64, label="Requests at once", unit="requests", help="How many requests are under way at a time."
+        4, ge=1, le=64, label="Requests at once", unit="requests", help="Max concurrent requests."
     )
     timeout_seconds: float = setting(
         120.0,
@@ -45,7 +45,7 @@ class EndpointSettings(Settings):
         le=3600,
         label="Time limit per request",
         unit="seconds",
-        help="A request that has not been answered in full after so long is given up and sent again.",
+        help="A request that is not fully answered after this time is cancelled and sent again.",
     )
     attempts: int = setting(
         5,
@@ -53,8 +53,7 @@ class EndpointSettings(Settings):
         le=20,
         label="Attempts",
         unit="attempts",
-        help="How often a request is sent in all when it is not answered in time, the connection breaks or the server "
-        "fails.",
+        help="Max attempts per request when it times out, the connection breaks or the server fails.",
     )
     rate_limit_minutes: float = setting(
         15.0,
@@ -62,13 +61,12 @@ class EndpointSettings(Settings):
         le=1440,
         label="Rate limit patience",
         unit="minutes",
-        help="How long a rate limit is waited for while no request at all gets through.",
+        help="How long to wait for a rate limit while no request gets through.",
     )
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = setting(
         "max_tokens",
-        label="Field of the longest answer",
-        help="What the endpoint calls the limit on an answer's tokens; newer models of OpenAI take "
-        "max_completion_tokens only.",
+        label="Max tokens field",
+        help="The endpoint's field for max answer tokens; newer OpenAI models accept only max_completion_tokens.",
     )
     extra_body: dict[str, JsonValue] = setting(
         {},
@@ -94,7 +92,7 @@ class EndpointSettings(Settings):
         "USD",
         pattern=r"^[^\s\d]{1,8}$",
         label="Currency",
-        help="What prices and costs are called, such as USD or EUR; nothing is converted.",
+        help="Unit of prices and costs, such as USD or EUR; nothing is converted.",
     )
 
     @field_validator("url")
@@ -104,12 +102,14 @@ class EndpointSettings(Settings):
             parts = urlsplit(url)
             host, _ = parts.hostname, parts.port
         except ValueError:
-            raise ValueError("Endpoint address is no address. Give one such as http://localhost:8000/v1.") from None
+            raise ValueError(
+                "Endpoint address is not a valid address. Give one such as http://localhost:8000/v1."
+            ) from None
         # First, since none of the other sentences may repeat an address with a password in it.
         if "@" in url:
             raise ValueError(
-                "Endpoint address holds a user or password. Leave them out, and name the variable that holds the key "
-                "as Key variable (api_key_env)."
+                "Endpoint address contains a user or password. Remove them, and set Key variable (api_key_env) to the "
+                "name of the variable that holds the key."
             )
         if parts.scheme not in ("http", "https") or not host or not url.isascii() or any(c <= " " for c in url):
             raise ValueError(
@@ -117,7 +117,7 @@ class EndpointSettings(Settings):
                 "http://localhost:8000/v1."
             )
         if parts.query or parts.fragment or "?" in url or "#" in url:
-            raise ValueError("Endpoint address has a part after ? or #, which is not sent. Leave it out.")
+            raise ValueError("Endpoint address has a part after ? or #, which is not sent. Remove it.")
         address = url.rstrip("/")
         if address.endswith(("/chat/completions", "/completions", "/models")) or not urlsplit(address).path:
             raise ValueError(
@@ -132,15 +132,15 @@ class EndpointSettings(Settings):
         try:
             json.dumps(extra, allow_nan=False)
         except ValueError:
-            raise ValueError("Extra fields hold a number that is not finite. Leave it out.") from None
+            raise ValueError("Extra fields contain a number that is not finite. Remove it.") from None
         for name in _OWN_FIELDS:
             if name in extra:
-                raise ValueError(f"Extra fields hold {name}, which Ratchet sets itself. Leave it out.")
+                raise ValueError(f"Extra fields contain {name}, which Ratchet sets itself. Remove it.")
         for name in _LEAVABLE_FIELDS:
             if extra.get(name) is not None:
                 raise ValueError(
-                    f"Extra fields set {name}, which the evaluation sets. Leave it out, or give null so that it is "
-                    "not sent."
+                    f"Extra fields set {name}, which the evaluation sets. Remove it, or set null so that it is not "
+                    "sent."
                 )
         return extra
 

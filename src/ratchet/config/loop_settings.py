@@ -6,7 +6,7 @@ from ratchet.config.base import Settings, setting
 class LoopSettings(Settings):
     """Rounds of training and benchmarking, until a target, a plateau or the last round."""
 
-    name: str = setting("", max_length=100, label="Name", help="How the loop is called here.")
+    name: str = setting("", max_length=100, label="Name", help="Name of the loop.")
     score_column: str = setting(
         "accuracy",
         min_length=1,
@@ -20,24 +20,24 @@ class LoopSettings(Settings):
         le=100,
         label="Loop target",
         unit="percent",
-        help="The loop ends as soon as a round scores this on the half of the benchmark that chooses. Empty: none.",
+        help="The loop ends as soon as a round scores this on the selection half of the benchmark. Empty: none.",
     )
     max_rounds: int = setting(
         8,
         ge=1,
         le=100,
-        label="Most rounds",
+        label="Max rounds",
         unit="rounds",
-        help="Runs that the loop trains at most; the start is none.",
+        help="Runs that the loop trains at most; the start is not counted.",
     )
     patience: int = setting(
         2,
         ge=1,
         le=100,
-        label="Give up after",
+        label="Patience",
         unit="rounds",
-        help="The loop gives up when so many scored rounds in a row show no sign of gain over those before. With 1, "
-        "noise alone ends about a third of the loops that gain 5 points a round.",
+        help="The loop ends after this many scored rounds in a row without a sign of gain over those before. With 1, "
+        "noise alone ends about a third of the loops that gain 5 points per round.",
     )
     reclaims_storage: bool = setting(
         True,
@@ -45,5 +45,9 @@ class LoopSettings(Settings):
         help="Merged exports of rounds that are not the best are removed. Adapters are always kept.",
     )
     seed: int = setting(
-        0, ge=0, le=2**31 - 1, label="Loop seed", help="Decides how the benchmark is split into two halves."
+        0,
+        ge=0,
+        le=2**31 - 1,
+        label="Loop seed",
+        help="Decides how the benchmark is split into the selection half and the held-out half.",
     )

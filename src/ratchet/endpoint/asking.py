@@ -58,7 +58,7 @@ class EndpointAnswer:
 
 
 def body_of(settings: EndpointSettings, request: EndpointRequest, answer: int) -> dict[str, Any]:
-    """Return the fields of a request for one answer. Servers that know ``n`` are few, so each answer is asked for."""
+    """Fields of a request for one answer. Few servers support ``n``, so each answer is a request of its own."""
     body: dict[str, Any] = {
         "model": settings.model,
         "messages": [{"role": turn["role"], "content": turn["content"]} for turn in request.messages],
@@ -73,7 +73,7 @@ def body_of(settings: EndpointSettings, request: EndpointRequest, answer: int) -
 
 
 def sampling_sent(settings: EndpointSettings, request: EndpointRequest) -> str | dict[str, Any]:
-    """Return how a request asks for sampling, as the record of an evaluation has it: greedy, or field by field."""
+    """Sampling that a request sets, as recorded by an evaluation: greedy, or field by field."""
     body = body_of(settings, request, 0)
     if request.temperature == 0:
         return "greedy" if "temperature" in body else ENDPOINTS_OWN
@@ -82,13 +82,13 @@ def sampling_sent(settings: EndpointSettings, request: EndpointRequest) -> str |
 
 
 def extra_sent(settings: EndpointSettings, request: EndpointRequest) -> dict[str, Any]:
-    """Return the extra fields of a request that ``sampling_sent`` does not tell."""
+    """Extra fields of a request that ``sampling_sent`` does not contain."""
     told = () if request.temperature == 0 else _SAMPLING_FIELDS
     body = body_of(settings, request, 0)
     return {name: body[name] for name in settings.extra_body if name in body and name not in told}
 
 
 def _own_seed(request: EndpointRequest, answer: int) -> int:
-    """Return a seed (31 bits) of one answer's own: with the same one, all answers to a question would be the same."""
+    """Seed (31 bits) of one answer: with a shared one, all answers to a question would be the same."""
     digest = hashlib.sha256(f"{request.seed}/{request.question}/{answer}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

@@ -9,8 +9,8 @@ from ratchet.config.endpoint_settings import EndpointSettings
 from ratchet.endpoint.asking import EndpointAnswer, EndpointRequest, body_of
 from ratchet.endpoint.background import in_background
 from ratchet.endpoint.connection import connect
-from ratchet.endpoint.pacing import RateLimit
-from ratchet.endpoint.request_faults import Fault, Standing, outcome
+from ratchet.endpoint.pacing import FailureTracker, RateLimit
+from ratchet.endpoint.request_faults import Fault, outcome
 from ratchet.endpoint.response_reading import Reading, read_completion
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EndpointClient:
-    """An endpoint that answers questions. What it has seen of the endpoint lasts from one call to the next.
+    """An endpoint that answers questions. What it knows of the endpoint is kept from one call to the next.
 
     Args:
         settings: Where and how it is asked.
@@ -29,7 +29,7 @@ class EndpointClient:
     def __init__(self, settings: EndpointSettings, key: str | None) -> None:
         self._settings = settings
         self._key = key
-        self._standing = Standing(settings)
+        self._failures = FailureTracker(settings)
         self._limit = RateLimit(settings)
 
     def answer_all(self, requests: Sequence[EndpointRequest], check: Callable[[], None]) -> Generator[EndpointAnswer]:
@@ -70,13 +70,13 @@ class EndpointClient:
         started = perf_counter()
         found = await self._ask(connection, body_of(self._settings, request, number))
         if isinstance(found, Fault):
-            reading, seconds = Reading(failure=self._standing.failed(found)), perf_counter() - started
+            reading, seconds = Reading(failure=self._failures.failed(found)), perf_counter() - started
         else:
             reading, seconds = read_completion(found.content), found.elapsed.total_seconds()
             if reading.failure == "unreadable":
-                self._standing.failed(Fault(reading.failure, found.status_code))
+                self._failures.failed(Fault(reading.failure, found.status_code))
             else:
-                self._standing.answered()
+                self._failures.answered()
         return EndpointAnswer(
             question=request.question,
             answer=number,

@@ -31,7 +31,7 @@ class TooLong(Exception):
 
 
 def read_key(settings: EndpointSettings) -> str | None:
-    """Return the endpoint's key from the environment, None where it needs none.
+    """The endpoint's key from the environment, None where it needs none.
 
     Raises:
         InvalidSetting: the variable is not set, or what it holds cannot be sent.
@@ -42,21 +42,21 @@ def read_key(settings: EndpointSettings) -> str | None:
     key = os.environ.get(name, "").strip()
     if not key:
         raise InvalidSetting(
-            f"Key variable (api_key_env) is {name}, but no variable of that name is set here. Set it to the "
-            "endpoint's key where Ratchet is started.",
+            f"Key variable (api_key_env) is {name}, but this environment variable is not set. Set it to the endpoint's "
+            "key where Ratchet is started.",
             "endpoint.api_key_env",
         )
     if not (key.isascii() and key.isprintable()):
         raise InvalidSetting(
-            f"What the variable {name} holds is no key: it has line breaks or letters that cannot be sent. Set it to "
-            "the endpoint's key alone.",
+            f"The variable {name} does not contain a valid key: it has line breaks or characters that cannot be sent. "
+            "Set it to the endpoint's key alone.",
             "endpoint.api_key_env",
         )
     return key
 
 
 def connect(settings: EndpointSettings, key: str | None) -> "AsyncOpenAI":
-    """Return a client of the library for an endpoint, to be used and closed inside one event loop.
+    """A client of the library for an endpoint, to be used and closed inside one event loop.
 
     What it sends raises errors of the library or ``TooLong``. Rate limits are not waited for in there: they hold for
     all requests at once.
@@ -91,7 +91,7 @@ def connect(settings: EndpointSettings, key: str | None) -> "AsyncOpenAI":
 
 
 def is_here(url: str) -> bool:
-    """Tell whether an address is on this machine."""
+    """Whether an address is on this machine."""
     host = urlsplit(url).hostname or ""
     try:
         address = ipaddress.ip_address(host)
@@ -101,7 +101,7 @@ def is_here(url: str) -> bool:
 
 
 def _leaving(request: "httpx2.Request", key: str | None) -> "httpx2.Request":
-    """Return a request as it leaves: with the key, and without what the library tells of this machine."""
+    """The request as it is sent: with the key, and without what the library reveals of this machine."""
     import httpx2
 
     headers = {name: request.headers[name] for name in _HEADERS if name in request.headers}
@@ -124,7 +124,7 @@ async def _content(response: "httpx2.Response") -> bytes:
 
 
 def _whole(response: "httpx2.Response", request: "httpx2.Request", content: bytes) -> "httpx2.Response":
-    """Return a reply that was read, as one to the request without the key."""
+    """The reply as read, belonging to the request without the key."""
     import httpx2
 
     left_out = ("content-encoding", "content-length", "transfer-encoding")

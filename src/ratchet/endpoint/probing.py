@@ -25,7 +25,7 @@ def _go_on() -> None:
 
 
 def probe(settings: EndpointSettings, key: str | None, check: Callable[[], None] = _go_on) -> None:
-    """Return if the endpoint can be asked.
+    """Check that the endpoint can be used.
 
     Its list of models is enough where the model is in it; otherwise, since such a list may be missing or may know a
     model by another name, it is asked one short question. A rate limit is no reason to refuse. ``check`` is called

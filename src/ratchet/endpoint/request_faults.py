@@ -6,7 +6,6 @@ Nothing that a server says of a fault is handed on but its status and names of f
 import email.utils
 import re
 import time
-from collections import Counter
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -56,7 +55,7 @@ class Fault:
 
 
 async def outcome(asked: "Awaitable[httpx2.Response]") -> "httpx2.Response | Fault":
-    """Return the reply to a request, or what went wrong."""
+    """The reply to a request, or what went wrong."""
     from openai import OpenAIError
 
     try:
@@ -88,10 +87,10 @@ def _of_status(error: "APIStatusError") -> Fault:
         kind = "address" if status < 400 else "bad_request" if status < 500 else "server"
     if "insufficient_quota" in names:
         kind = "credit"
-    return Fault(kind, status, names, asked_wait(error.response.headers.get("retry-after")))
+    return Fault(kind, status, names, retry_after(error.response.headers.get("retry-after")))
 
 
-def asked_wait(header: str | None) -> float | None:
+def retry_after(header: str | None) -> float | None:
     """Read Retry-After (RFC 9110, section 10.2.3): seconds, which some give with a fraction, or a date."""
     if header is None:
         return None
@@ -106,32 +105,30 @@ def asked_wait(header: str | None) -> float | None:
 
 
 def error_of(settings: EndpointSettings, fault: Fault) -> RatchetError:
-    """Return the error that ends an evaluation, or keeps it from starting."""
+    """The error that ends an evaluation, or keeps it from starting."""
     where, url = fault.where, settings.url
     if fault.kind == "key":
         return InvalidSetting(_key_in_words(settings, where), "endpoint.api_key_env")
     if fault.kind == "address":
         return InvalidSetting(
-            f"The endpoint at {url} sends requests elsewhere{where}; they are not followed. Give the address that it "
-            "means as Endpoint address.",
+            f"The endpoint at {url} redirects requests{where}; redirects are not followed. Set Endpoint address to "
+            "the address that it redirects to.",
             "endpoint.url",
         )
     if fault.kind == "bad_request":
         return InvalidSetting(
-            f"The endpoint at {url} refuses what it is asked{where}. Check Endpoint model, Field of the longest "
-            "answer (max_tokens_field) and Extra fields (extra_body) against what the model takes.",
+            f"The endpoint at {url} rejects the request{where}. Check Endpoint model, Max tokens field "
+            "(max_tokens_field) and Extra fields (extra_body) against what the model takes.",
             "endpoint.extra_body",
         )
     if fault.kind == "credit":
-        return SamplerFailed(
-            f"The endpoint at {url} answers no more until it is paid for{where}. Add credit there, then go on."
-        )
+        return SamplerFailed(f"The endpoint at {url} is out of credit{where}. Add credit, then resume.")
     if fault.kind == "model":
         return ModelUnavailable(
-            f"The endpoint at {url} knows no model {settings.model}, or answers no chat below this address{where}. "
+            f"The endpoint at {url} has no model {settings.model}, or no chat completions at this address{where}. "
             "Check Endpoint model and Endpoint address."
         )
-    what, remedy = _WORDS[fault.kind]
+    what, remedy = FAULT_WORDS[fault.kind]
     message = f"The endpoint at {url} {what}{where}. {remedy}"
     if fault.kind in ("unreadable", "too_large"):
         return InvalidSetting(message, "endpoint.url")
@@ -141,73 +138,24 @@ def error_of(settings: EndpointSettings, fault: Fault) -> RatchetError:
 def _key_in_words(settings: EndpointSettings, where: str) -> str:
     if settings.api_key_env is None:
         return (
-            f"The endpoint at {settings.url} wants a key{where}. Name the variable that holds it as Key variable "
-            "(api_key_env)."
+            f"The endpoint at {settings.url} requires a key{where}. Set Key variable (api_key_env) to the name of the "
+            "environment variable that holds it."
         )
     return (
-        f"The endpoint at {settings.url} does not take the key in the variable {settings.api_key_env}{where}. Check "
+        f"The endpoint at {settings.url} rejects the key in the variable {settings.api_key_env}{where}. Check "
         "the key, and that it may use this model."
     )
 
 
 # What happened, and what to do.
-_WORDS: dict[FaultKind, tuple[str, str]] = {
+FAULT_WORDS: dict[FaultKind, tuple[str, str]] = {
     "connection": ("cannot be reached", "Check that it runs, and Endpoint address."),
     "time": (
         "does not answer in time",
         "Raise Time limit per request (timeout_seconds), or lower Requests at once (concurrency).",
     ),
-    "server": ("fails", "See its own log for why, and go on when it works again."),
+    "server": ("fails", "See its log for the cause, and resume when it works again."),
     "unreadable": ("does not answer with chat completions", "Check Endpoint address."),
-    "too_large": ("answers with far more than an answer", "Check Endpoint address."),
-    "rate_limit": ("limits its rate", "Go on later, or lower Requests at once (concurrency)."),
+    "too_large": ("sends far more than an answer", "Check Endpoint address."),
+    "rate_limit": ("limits its rate", "Resume later, or lower Requests at once (concurrency)."),
 }
-
-
-class Standing:
-    """What was seen of an endpoint so far, and with it whether going on makes sense. Used in one thread at a time."""
-
-    # One after another of the requests that are under way may meet the same short outage, more than these are none.
-    GIVE_UP_AFTER = 10
-
-    def __init__(self, settings: EndpointSettings) -> None:
-        self._settings = settings
-        self._has_answered = False
-        self._in_a_row: list[EndpointFailure] = []
-        self._refused = 0
-
-    def answered(self) -> None:
-        """Note an answer."""
-        self._has_answered = True
-        self._in_a_row = []
-
-    def failed(self, fault: Fault) -> EndpointFailure:
-        """Note a fault; return the kind of the answer's failure.
-
-        Raises:
-            RatchetError: it would be the same for all other questions, or has been for many in a row.
-        """
-        kind = fault.kind
-        if kind == "key" and fault.status == 403 and self._has_answered:
-            kind = "bad_request"  # some services refuse single prompts so
-        if kind == "key" or kind == "address" or kind == "model" or kind == "credit" or kind == "rate_limit":
-            raise error_of(self._settings, fault)
-        if kind == "bad_request":
-            self._in_a_row = []
-            self._refused += 1
-            if not self._has_answered and self._refused >= self.GIVE_UP_AFTER:
-                raise error_of(self._settings, fault)
-            return kind
-        self._in_a_row.append(kind)
-        if len(self._in_a_row) >= self.GIVE_UP_AFTER:
-            raise self._given_up(fault)
-        return kind
-
-    def _given_up(self, fault: Fault) -> SamplerFailed:
-        commonest = Counter(self._in_a_row).most_common(1)[0][0]
-        what, remedy = _WORDS[commonest]
-        where = fault.where if fault.kind == commonest else ""
-        return SamplerFailed(
-            f"The last {len(self._in_a_row)} requests to the endpoint at {self._settings.url} all failed: it {what}"
-            f"{where}. {remedy}"
-        )

@@ -41,7 +41,7 @@ def read_completion(content: bytes) -> Reading:
 
 
 def read_models(content: bytes) -> list[str] | None:
-    """Return the names in a list of models, None where it is no such list."""
+    """Names in a list of models, None if it is no such list."""
     listed = _json(content)
     rows = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(rows, list):
@@ -67,7 +67,7 @@ def _text(message: dict[str, Any], finish: FinishReason) -> str:
 
 
 def _plain(content: Any) -> str:
-    """Return a text; of a list of parts, the texts in it."""
+    """A text; of a list of parts, the texts in it."""
     if isinstance(content, list):
         return "".join(_plain(part.get("text")) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""

@@ -17,7 +17,7 @@ from ratchet.engine.policy import load_chat
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.evaluation.evaluation import GivenAnswer, QuestionResult
-from ratchet.evaluation.scoring import group_of
+from ratchet.evaluation.groups import group_of
 from ratchet.models.model_files import model_config, towers_in
 from ratchet.readiness import Faults, fit, left_out, window_of
 from ratchet.run.records import EncodedPrompt, Prompt, Rollout

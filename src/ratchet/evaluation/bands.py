@@ -87,7 +87,7 @@ def _places(values: dict[int, float] | dict[int, str], wanted: float | str) -> l
 
 
 def _natural(label: str) -> tuple[list[tuple[int, str, str]], str]:
-    """Return a key that sorts level 2 before level 10; letters without regard to case.
+    """A key that sorts level 2 before level 10; letters without regard to case.
 
     Python makes no number of more than 4,300 digits: of two without zeros in front, the one with more digits is larger.
     """

@@ -1,7 +1,7 @@
 """What a benchmark is: questions that nobody trains on, how they are asked, how answers are checked, what is scored.
 
 Plain data. A benchmark never changes once it is there: its content hash names a folder, see
-``datasets/bench_store.py``. Where questions come from is in ``datasets/questions.py``.
+``datasets/benchmark_folders.py``. Where questions come from is in ``datasets/questions.py``.
 """
 
 import hashlib

@@ -1,12 +1,12 @@
 """What an evaluation is and what it found: one model on one benchmark. Plain data, written to files and read back.
 
 Answers and questions are the user's own texts: no error and no log is made of them. How scores are computed is in
-``scoring``, how two evaluations are compared in ``comparing.py``.
+``scores.py``, how two evaluations are compared in ``comparison.py``.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ratchet.evaluation.benchmark import ACCURACY, ANSWERED, FORMAT
 from ratchet.run.records import Outcome, Record
@@ -45,6 +45,11 @@ CHANGEABLE = (
     "sampler.gpu_memory_share",
     "limits.stall_minutes",
 )
+# Parts of a set-up that evaluations of earlier versions have under another name.
+_RENAMED_PARTS = {"Worked examples": "Few-shot examples", "Longest answer": "Max answer tokens"}
+Setup = Annotated[
+    dict[str, Any], BeforeValidator(lambda parts: {_RENAMED_PARTS.get(name, name): parts[name] for name in parts})
+]
 IntervalMethod = Literal["wilson", "bootstrap"]
 
 
@@ -67,7 +72,7 @@ class GivenAnswer(Record):
     group: AnswerGroup
 
     def score(self, column: str) -> float:
-        """Return the answer's value in a score column, 0..1: one of every benchmark's, or a part of the verifier."""
+        """An answer's value in a score column, 0..1: one of every benchmark's, or a part of the verifier."""
         if column == ACCURACY:
             return self.correctness
         if column == FORMAT:
@@ -93,7 +98,7 @@ class QuestionResult(Record):
         return self.score(ACCURACY)
 
     def score(self, column: str) -> float:
-        """Return the mean of a score column over the answers, 0..1; a part that an answer lacks counts as 0."""
+        """Mean of a score column over the answers, 0..1; a part that an answer lacks counts as 0."""
         return sum(answer.score(column) for answer in self.answers) / len(self.answers)
 
 
@@ -159,7 +164,7 @@ class EvaluationScores(Record):
     cost: Cost | None = None
 
     def column(self, name: str) -> Score | None:
-        """Return a column's score, None where there is no such column."""
+        """A column's score, None where there is no such column."""
         return next((score for score in self.columns if score.name == name), None)
 
 
@@ -182,10 +187,10 @@ class EvaluationSpec(Record):
     """What an evaluation is to do, fixed when it is made; the settings of its model are its job's ``RunConfig``.
 
     ``setup`` holds what must be the same for two evaluations to be comparable, part by part under a name people know:
-    system prompt, worked examples, verifier, format, longest answer, answers per question, sampling, and where they
-    play a part quantization and an endpoint's extra fields. ``endpoint`` are the ``EndpointSettings`` of one that asks
-    an endpoint. ``only`` are the questions of one that asks a part of the benchmark, such as the half by which a loop
-    chooses; None: all. ``withheld`` says why its scores allow no verdict, whatever they are, "" where they may;
+    system prompt, few-shot examples, verifier, format, max answer tokens, answers per question, sampling, and where
+    they play a part quantization and an endpoint's extra fields. ``endpoint`` are the ``EndpointSettings``, None for a
+    model on this machine. ``only`` are the questions of one that takes a part of the benchmark, such as a loop's
+    selection half; None: all. ``withheld`` says why its scores allow no verdict, whatever they are, "" where they may;
     ``notes`` are sentences to read beside them.
     """
 
@@ -196,7 +201,7 @@ class EvaluationSpec(Record):
     questions: int
     score_columns: tuple[str, ...]
     subject: Subject
-    setup: dict[str, Any]
+    setup: Setup
     answers_per_question: int
     endpoint: dict[str, Any] | None = None
     only: tuple[int, ...] | None = None
@@ -210,12 +215,7 @@ class EvaluationSpec(Record):
 
 
 class Evaluation(Record):
-    """One evaluation as it is shown and compared.
-
-    ``setup`` holds what must be the same for two evaluations to be comparable, part by part under a name people know:
-    system prompt, worked examples, verifier, format, longest answer, answers per question, sampling, and where they
-    play a part quantization and an endpoint's extra fields.
-    """
+    """One evaluation as it is shown and compared; ``setup`` as in ``EvaluationSpec``."""
 
     id: str
     name: str = ""
@@ -225,7 +225,7 @@ class Evaluation(Record):
     questions_sha256: str
     main_column: str
     subject: Subject
-    setup: dict[str, Any]
+    setup: Setup
     answers_per_question: int
     status: str
     created_at: str

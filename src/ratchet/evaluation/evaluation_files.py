@@ -29,7 +29,7 @@ class EvaluationFiles:
         self.scores_path = folder.path / "scores.json"
 
     def spec(self) -> EvaluationSpec:
-        """Return what is evaluated.
+        """What is evaluated.
 
         Raises:
             Conflict: the job is no evaluation, or its record is damaged.
@@ -40,7 +40,7 @@ class EvaluationFiles:
             return EvaluationSpec.model_validate(self.folder.read_run()[EVALUATION_KEY])
 
     def scores(self) -> EvaluationScores | None:
-        """Return what was found, None before the end.
+        """What was found, None before the end.
 
         Raises:
             Conflict: the file is damaged.
@@ -55,7 +55,7 @@ class EvaluationFiles:
         write_atomically(self.scores_path, scores.model_dump_json(indent=1).encode())
 
     def parts_done(self) -> int:
-        """Return how many parts are there, from the first on without a gap."""
+        """How many parts are there, from the first on without a gap."""
         path = self.folder.rollouts_path
         names = [match for file in path.glob("part-*") if (match := _PART.fullmatch(file.name))]
         numbers = {int(match[1]) for match in names}
@@ -71,7 +71,7 @@ class EvaluationFiles:
         write_atomically(path, "".join(lines).encode("utf-8", "surrogatepass"), private=True)
 
     def questions(self) -> list[QuestionResult]:
-        """Return the questions graded so far.
+        """Questions graded so far.
 
         Raises:
             Conflict: a file is damaged.
@@ -79,7 +79,7 @@ class EvaluationFiles:
         return [question for number in range(1, self.parts_done() + 1) for question in self._read(number)]
 
     def column(self, name: str) -> tuple[float, ...]:
-        """Return the score of each question graded so far in a column; files that stay as they are are read once.
+        """Score of each question graded so far in a column; files that stay as they are are read once.
 
         Raises:
             Conflict: a file is damaged.
@@ -119,14 +119,14 @@ class EvaluationFiles:
 
 @lru_cache(maxsize=256)
 def _column(folder: Path, name: str, stamps: tuple[tuple[int, int, int], ...]) -> tuple[float, ...]:
-    """Return a column of the answers in a folder, whose files ``stamps`` tell from changed ones."""
+    """A column of the answers in a folder, whose files ``stamps`` tell from changed ones."""
     return tuple(one.score(name) for one in EvaluationFiles(RunFolder(folder)).questions())
 
 
 def evaluation_of(
     job: str, project: str, spec: EvaluationSpec, scores: EvaluationScores | None, **fields: str | None
 ) -> Evaluation:
-    """Return an evaluation as it is shown: ``fields`` are status, created_at, ended_at, message and folder."""
+    """An evaluation as it is shown: ``fields`` are status, created_at, ended_at, message and folder."""
     return Evaluation.model_validate(
         {
             **spec.model_dump(exclude={"score_columns", "questions", "endpoint", "only", "withheld", "notes"}),

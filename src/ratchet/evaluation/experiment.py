@@ -13,10 +13,9 @@ from ratchet.run.records import Record
 
 ExperimentKind = Literal["experiment", "replication"]
 ExperimentStatus = Literal["measuring", "training", "scoring", "done", "failed", "stopped"]
-OPEN: tuple[ExperimentStatus, ...] = ("measuring", "training", "scoring")
 
 
-class ExperimentSettings(Record):
+class ExperimentSpec(Record):
     """What an experiment is to do.
 
     Attributes:
@@ -45,7 +44,7 @@ class ExperimentSettings(Record):
     home: str
 
 
-class AcrossSeeds(Record):
+class SeedsVerdict(Record):
     """What several seeds say together: gains are differences of the main column, 0..1."""
 
     seeds: list[int]
@@ -67,8 +66,8 @@ class BenchmarkReport(Record):
     benchmark: str
     benchmark_hash: str
     table: SideBySide
-    across_seeds: AcrossSeeds | None = None
-    from_start: AcrossSeeds | None = None
+    across_seeds: SeedsVerdict | None = None
+    from_start: SeedsVerdict | None = None
 
 
 class ExperimentReport(Record):
@@ -79,7 +78,7 @@ class ExperimentReport(Record):
     runs: dict[str, str]
 
 
-class Step(NamedTuple):
+class ExperimentStep(NamedTuple):
     """One thing that an experiment does. ``run`` names the step whose adapter is scored, or gone on from.
 
     ``kind``: "evaluate" scores an adapter or, without ``run``, a starting point; "train" makes one.
@@ -93,25 +92,28 @@ class Step(NamedTuple):
     seed: int = 0
 
 
-def steps_of_experiment(settings: ExperimentSettings) -> list[Step]:
-    """Return the steps of an experiment in their order; those of one phase do not wait for one another.
+def steps_of_experiment(spec: ExperimentSpec) -> list[ExperimentStep]:
+    """Steps of an experiment in their order; those of one phase do not wait for one another.
 
     Names: ``start/B``, ``base/B``, ``sft``, ``sft/B``, ``train/SEED``, ``score/SEED/B``, where B counts benchmarks.
     """
-    steps: list[Step] = []
-    numbered = list(enumerate(settings.benchmarks))
-    has_adapter = settings.config.start_from.adapter is not None
+    steps: list[ExperimentStep] = []
+    numbered = list(enumerate(spec.benchmarks))
+    has_adapter = spec.config.start_from.adapter is not None
     for number, benchmark in numbered:
-        if benchmark not in settings.baselines:
-            steps.append(Step(f"start/{number}", "evaluate", "measuring", benchmark))
+        if benchmark not in spec.baselines:
+            steps.append(ExperimentStep(f"start/{number}", "evaluate", "measuring", benchmark))
         if has_adapter:
-            steps.append(Step(f"base/{number}", "evaluate", "measuring", benchmark))
-    if settings.sft is not None:
-        steps.append(Step("sft", "train", "training"))
-        steps += [Step(f"sft/{number}", "evaluate", "scoring", one, run="sft") for number, one in numbered]
-    for seed in settings.seeds:
-        if settings.adapter_of is None:
-            steps.append(Step(f"train/{seed}", "train", "training", run="sft" if settings.sft else "", seed=seed))
+            steps.append(ExperimentStep(f"base/{number}", "evaluate", "measuring", benchmark))
+    if spec.sft is not None:
+        steps.append(ExperimentStep("sft", "train", "training"))
+        steps += [ExperimentStep(f"sft/{number}", "evaluate", "scoring", one, run="sft") for number, one in numbered]
+    for seed in spec.seeds:
+        if spec.adapter_of is None:
+            start = "sft" if spec.sft else ""
+            steps.append(ExperimentStep(f"train/{seed}", "train", "training", run=start, seed=seed))
         for number, benchmark in numbered:
-            steps.append(Step(f"score/{seed}/{number}", "evaluate", "scoring", benchmark, run=f"train/{seed}"))
+            steps.append(
+                ExperimentStep(f"score/{seed}/{number}", "evaluate", "scoring", benchmark, run=f"train/{seed}")
+            )
     return steps

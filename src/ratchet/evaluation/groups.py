@@ -76,7 +76,7 @@ _ANSWERED = re.compile(r"\\boxed|\bfinal answer\b|\bthe answer is\b|\b(?:therefo
 
 
 def group_of(text: str, outcome: Outcome, correctness: float) -> AnswerGroup:
-    """Say what became of an answer.
+    """What became of an answer.
 
     Args:
         text: The answer.
@@ -95,7 +95,7 @@ def group_of(text: str, outcome: Outcome, correctness: float) -> AnswerGroup:
 
 
 def is_refusal(text: str) -> bool:
-    """Tell whether an answer says that its writer will not or cannot answer. Text before ``</think>`` is not read.
+    """Whether an answer says that its writer will not or cannot answer. Text before ``</think>`` is not read.
 
     Args:
         text: The whole answer; of one with an answer tag only what is in it is read.

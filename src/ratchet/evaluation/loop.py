@@ -1,13 +1,13 @@
 """What a loop is: its history round by round, what is to be done next, what is shown, and how it ended.
 
-Plain data. ``supervisor/loops.py`` decides and ``supervisor/loop_report.py`` closes, both from this alone; settings
-are in ``config/loop.py``. Scores in a history are those of the benchmark's choosing half, never of the sealed one.
+Plain data. ``loop_decisions.py`` decides and ``loop_report.py`` closes, both from this alone; settings are in
+``config/loop_settings.py``. Scores in a history are those of the selection half, never of the held-out half.
 """
 
 from math import fsum
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from ratchet.evaluation.comparison import PairedTest, Verdict
 from ratchet.evaluation.evaluation import Score
@@ -33,7 +33,7 @@ class LoopRound(Record):
         run: What became of its run, "none" for round 0.
         evaluation: What became of the latest try to benchmark it.
         tries: How many evaluations were begun, that one included.
-        scores: Of a scored round: one score of 0..1 a question of the choosing half, in the order of the questions.
+        scores: Of a scored round: one score of 0..1 a question of the selection half, in the order of the questions.
         withheld: Of a scored round: why no verdict is given on these scores, a sentence; "" where one is.
     """
 
@@ -60,7 +60,7 @@ class LoopRound(Record):
 
     @property
     def score(self) -> float | None:
-        """Mean over the choosing half, 0..1; the same answers in another order give the same number."""
+        """Mean over the selection half, 0..1; the same answers in another order give the same number."""
         return fsum(self.scores) / len(self.scores) if self.scores else None
 
     @property
@@ -112,13 +112,13 @@ Decision = TrainRound | BenchmarkRound | Wait | EndLoop
 
 
 class RoundView(Record):
-    """A round as people see it. Percent are of the choosing half, differences in percentage points.
+    """A round as people see it. Percent are of the selection half, differences in percentage points.
 
     Attributes:
         on_top_of: The round whose adapter it goes on from, None for round 0.
         change: Against the scored round before, None for the first; raw, no statement about what is real.
         best: The highest score, of equal ones the earliest; none where every scored round is without a verdict.
-        real_gain_over: The round that this one is shown to be better than; None where that is not shown.
+        real_gain_over: The round that this one is significantly better than; None where it is of none.
         withheld: Why no verdict is given on its score, a sentence; "" where one is.
     """
 
@@ -148,8 +148,8 @@ class LoopView(Record):
     gain_over_first: float | None = None
 
 
-class SealedVerdict(Record):
-    """The best round against the start on the sealed half, paired per question; ``difference`` is best less start."""
+class HeldOutVerdict(Record):
+    """The best round against the start on the held-out half, paired per question; ``difference`` is best less start."""
 
     start: Score
     best: Score
@@ -162,14 +162,14 @@ class SealedVerdict(Record):
     sentence: str
 
 
-class Flattery(Record):
-    """How much better the gain looks on the half that chose than on the sealed one; all are shares, 1 is 100 points.
+class SelectionBias(Record):
+    """How much larger the gain is on the selection half than on the held-out half; all are shares, 1 is 100 points.
 
     Attributes:
-        points: Gain of the best over the start on the choosing half, less that on the sealed half.
+        points: Gain of the best over the start on the selection half, less that on the held-out half.
         low: Of its 95 % interval.
         high: Of its 95 % interval.
-        expected: What choosing the best of so many rounds adds by itself, on average.
+        expected: What selecting the best of so many rounds adds on its own, on average.
         sentence: All of that in words.
     """
 
@@ -180,30 +180,35 @@ class Flattery(Record):
     sentence: str
 
 
+def _renamed(name: str, before: str, default: Any = ...) -> Any:
+    """Field of a report whose name was another one in reports of earlier versions."""
+    return Field(default, validation_alias=AliasChoices(name, before))
+
+
 class LoopReport(Record):
-    """How a loop came out: the round that the choosing half chose, reported once on the sealed half.
+    """How a loop came out: the round selected on one half of the benchmark, measured once on the other.
 
     Attributes:
         best: The winner's number, 0 where no round scored above the start.
-        chosen_from: How many scored rounds it was chosen from, the start among them; where some are without a verdict,
-            the others.
-        choosing_start: The start on the choosing half.
-        choosing_best: The winner there, which flatters it.
-        sealed: None where the start won: there is nothing to compare.
-        flattery: None where the start won, or where no verdict is given on one of the four scores.
-        sealed_score: The winner on the sealed half.
-        target_on_choosing: Whether the winner met the target there; None without one, or where no verdict is given.
-        target_on_sealed: The same on the sealed half.
-        sentences: The verdict, the target and the flattery, as one reads them.
+        chosen_from: How many scored rounds it was selected from, the start among them; where some have no verdict, the
+            others.
+        selection_start: The start on the selection half.
+        selection_best: The winner there, inflated by the selection.
+        held_out: None where the start won: there is nothing to compare.
+        selection_bias: None where the start won, or where no verdict is given on one of the four scores.
+        held_out_score: The winner on the held-out half.
+        target_on_selection: Whether the winner met the target there; None without one, or where no verdict is given.
+        target_on_held_out: The same on the held-out half.
+        sentences: The verdict, the target and the selection bias, as one reads them.
     """
 
     best: int
     chosen_from: int
-    choosing_start: Score
-    choosing_best: Score
-    sealed_score: Score
-    sealed: SealedVerdict | None = None
-    flattery: Flattery | None = None
-    target_on_choosing: bool | None = None
-    target_on_sealed: bool | None = None
+    selection_start: Score = _renamed("selection_start", "choosing_start")
+    selection_best: Score = _renamed("selection_best", "choosing_best")
+    held_out_score: Score = _renamed("held_out_score", "sealed_score")
+    held_out: HeldOutVerdict | None = _renamed("held_out", "sealed", None)
+    selection_bias: SelectionBias | None = _renamed("selection_bias", "flattery", None)
+    target_on_selection: bool | None = _renamed("target_on_selection", "target_on_choosing", None)
+    target_on_held_out: bool | None = _renamed("target_on_held_out", "target_on_sealed", None)
     sentences: list[str]

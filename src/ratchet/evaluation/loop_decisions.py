@@ -2,19 +2,19 @@
 
 No database, file, clock or process: who calls ``decide`` brings the history and does what it says. The same history
 gives the same answer, so that a server killed between the answer and the deed loses nothing. Left out: how a loop is
-closed on the sealed half, ``loop_report.py``.
+closed on the held-out half, ``loop_report.py``.
 
 What a loop may claim
 ---------------------
 Two statements of a loop are claims: that a round is a *real gain* (over its anchor, the last round that was one, the
-start at first, so that small gains add up), and the verdict on the sealed half. Both together are to be wrong about a
-loop that gains nothing in at most ALPHA = 5 % of loops. Half of that goes to the sealed verdict (a two-sided test at
+start at first, so that small gains add up), and the verdict on the held-out half. Both together are to be wrong about a
+loop that gains nothing in at most ALPHA = 5 % of loops. Half of that goes to the held-out verdict (a two-sided test at
 5 % says "better" by chance in 2.5 %). The other half is shared by the rounds: round r may spend 1 / (r (r + 1)) of it,
 which sums to 1 however many rounds there are (Bonferroni, whatever rounds have in common; spent as in a trial that is
 looked at again and again, Lan and DeMets 1983, Biometrika 70). So a loop that is given more rounds changes nothing that
 was said of it. Each round is tested once, exactly where answers are right or wrong, and an anchor that won by luck only
-makes the next test harder. Scores, changes, BEST and "target reached" are what was seen on the choosing half: none of
-them says that something got better, and the words around them must not either.
+makes the next test harder. Scores, changes, BEST and "target reached" are what was observed on the selection half: none
+of them says that something got better, and the words around them must not either.
 
 Rounds without a verdict
 ------------------------
@@ -35,7 +35,7 @@ question. The level is that high because an anchor owes part of its score to luc
 gain less than they do. The second has no such luck: the mean, question by question, of the ``patience`` + 1 scored
 rounds before, with SIGN = 0.45. It takes no more rounds, or what was gained long ago would hide a plateau for ever.
 
-Simulated (tests/supervisor/test_loop_simulations.py has the models; 200 questions in either half, one greedy answer to
+Simulated (tests/evaluation/test_loop_simulations.py has the models; 200 questions in either half, one greedy answer to
 each; pass probabilities uniform unless said otherwise):
 
     no gain, 10 rounds, no giving up: claims one, in 1,500 loops      all answers redrawn each round 2.8 %, half of
@@ -73,7 +73,7 @@ from ratchet.evaluation.loop import (
 from ratchet.run.display import counted
 from ratchet.stats import ALPHA, one_sided_p
 
-# What the real gains of all rounds together may claim wrongly; the rest of ALPHA is the sealed half's.
+# What the real gains of all rounds together may claim wrongly; the rest of ALPHA is the held-out half's.
 REAL_GAIN_ALPHA = ALPHA / 2
 # A round with at most this p-value against the rounds before it shows a sign of gain, far more lenient than a claim.
 SIGN = 0.45
@@ -84,10 +84,10 @@ MOST_FAILED = 2
 _ROUNDING = 1e-9
 
 
-def halves(
+def split_halves(
     questions: Sequence[int], seed: int, difficulty: Mapping[int, float | str] | None = None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Split a benchmark's questions into the half that chooses and the half that stays sealed until the loop is over.
+    """Split a benchmark's questions into the selection half and the half that is held out until the loop is over.
 
     Questions next to one another in difficulty are paired, and one of each pair goes to either half, as a hash of seed
     and question decides: the halves are alike in difficulty, and the split depends on no library and no order.
@@ -98,7 +98,7 @@ def halves(
         difficulty: Of those questions that have one, all of one kind. Not given: all are alike.
 
     Returns:
-        Choosing and sealed half, disjoint and together all, each in ascending order; an odd question chooses.
+        Selection and held-out half, disjoint and together all, each in ascending order. An odd question is selection.
 
     Raises:
         ValueError: fewer than two questions, or one of them twice.
@@ -110,16 +110,16 @@ def halves(
     by_lot = sorted(questions, key=lots.__getitem__)
     order = sorted((one for one in by_lot if one in bands), key=bands.__getitem__)
     order += [one for one in by_lot if one not in bands]
-    choosing, sealed = [], []
+    selection, held_out = [], []
     for start in range(0, len(order), 2):
         pair = sorted(order[start : start + 2], key=lots.__getitem__)
-        choosing.append(pair[0])
-        sealed += pair[1:]
-    return tuple(sorted(choosing)), tuple(sorted(sealed))
+        selection.append(pair[0])
+        held_out += pair[1:]
+    return tuple(sorted(selection)), tuple(sorted(held_out))
 
 
 def decide(settings: LoopSettings, rounds: Sequence[LoopRound], *, stop_requested: bool = False) -> Decision:
-    """Say what a loop does next.
+    """Decide what a loop does next.
 
     The start is benchmarked first. Each round trains on top of the best so far and is then benchmarked, also where its
     run stopped early with an adapter; an evaluation that fails is begun once more, after which the round stays
@@ -150,13 +150,13 @@ def decide(settings: LoopSettings, rounds: Sequence[LoopRound], *, stop_requeste
 
 
 def candidates(rounds: Sequence[LoopRound]) -> list[LoopRound]:
-    """Return the rounds of which one is the best: the scored ones with a verdict, or all scored ones where none has."""
+    """Rounds of which one is the best: the scored ones with a verdict, or all scored ones where none has."""
     scored = [entry for entry in rounds if entry.evaluation == "scored"]
     return _judged(scored) or scored
 
 
 def best_round(rounds: Sequence[LoopRound]) -> LoopRound | None:
-    """Return the candidate with the highest score, of equal ones the earliest; None where no round is scored."""
+    """The candidate with the highest score, of equal ones the earliest; None where no round is scored."""
     best, best_score = None, -1.0
     for entry in candidates(rounds):
         if entry.score is not None and entry.score > best_score:
@@ -165,7 +165,7 @@ def best_round(rounds: Sequence[LoopRound]) -> LoopRound | None:
 
 
 def real_gains(settings: LoopSettings, rounds: Sequence[LoopRound]) -> dict[int, int]:
-    """Return the rounds that are a real gain, each with the round that it was shown to be better than.
+    """Rounds that are a real gain, each with the round that it is significantly better than.
 
     A claim, see the head of this file: about a loop that gains nothing it is made in at most 2.5 % of loops.
     """
@@ -181,12 +181,12 @@ def real_gains(settings: LoopSettings, rounds: Sequence[LoopRound]) -> dict[int,
 
 
 def share(number: int) -> float:
-    """Return the share of REAL_GAIN_ALPHA that a round's test may spend; all rounds' shares sum to 1."""
+    """The share of REAL_GAIN_ALPHA that a round's test may spend; all rounds' shares sum to 1."""
     return 1 / (number * (number + 1))
 
 
 def view(settings: LoopSettings, rounds: Sequence[LoopRound]) -> LoopView:
-    """Return a loop's rounds as pages and terminals show them."""
+    """A loop's rounds as pages and terminals show them."""
     gains, best, views = real_gains(settings, rounds), _shown_best(rounds), []
     before: float | None = None
     for index, entry in enumerate(rounds):
@@ -218,7 +218,7 @@ def view(settings: LoopSettings, rounds: Sequence[LoopRound]) -> LoopView:
 
 
 def meets(settings: LoopSettings, score: float) -> bool:
-    """Tell whether a score of 0..1 is at the target or above it; never without a target."""
+    """Whether a score of 0..1 is at the target or above it; never without a target."""
     return settings.target_percent is not None and 100 * score >= settings.target_percent - _ROUNDING
 
 
@@ -234,17 +234,17 @@ def _check(rounds: Sequence[LoopRound]) -> None:
 
 
 def _unfinished(last: LoopRound, rounds: Sequence[LoopRound]) -> Decision:
-    """Return the next job of a round that is not over and has none at work."""
+    """The next job of a round that is not over and has none at work."""
     if last.number > 0 and last.run == "none":
         return TrainRound(round=last.number, on_top_of=_best(rounds).number)
     return BenchmarkRound(round=last.number, attempt=last.tries + 1)
 
 
 def _ending(settings: LoopSettings, rounds: Sequence[LoopRound]) -> tuple[LoopEnding, str] | None:
-    """Return how a loop whose rounds are all over ends, and why; None where another round follows."""
+    """How a loop whose rounds are all over ends, and why; None where another round follows."""
     best = best_round(rounds)
     if best is None or best.score is None or rounds[0].score is None:
-        return "failed", f"The start could not be benchmarked in {rounds[0].tries} tries."
+        return "failed", f"The start could not be evaluated in {rounds[0].tries} tries."
     if not best.withheld and meets(settings, best.score):
         where = f"round {best.number}" if best.number else "the start, before any training"
         return "target_reached", f"The target of {settings.target_percent:g} % was reached by {where}."
@@ -260,7 +260,7 @@ def _ending(settings: LoopSettings, rounds: Sequence[LoopRound]) -> tuple[LoopEn
 
 
 def _without_gain(settings: LoopSettings, rounds: Sequence[LoopRound]) -> str:
-    """Say why the newest rounds show no sign of gain; "" where they do, or it is too early to say."""
+    """Why the newest rounds show no sign of gain; "" where they do, or it is too early to say."""
     scored, patience = _judged(rounds), settings.patience
     if len(scored) <= patience:
         return ""
@@ -278,25 +278,25 @@ def _without_gain(settings: LoopSettings, rounds: Sequence[LoopRound]) -> str:
 
 
 def _named(rounds: Sequence[LoopRound]) -> str:
-    """Return such as "rounds 0, 1 and 3"."""
+    """Such as "rounds 0, 1 and 3"."""
     *most, last = (str(entry.number) for entry in rounds)
     return f"rounds {', '.join(most)} and {last}" if most else f"round {last}"
 
 
 def _end(status: LoopEnding, why: str, rounds: Sequence[LoopRound]) -> EndLoop:
-    """Return an ending whose reason names the best round, and the rounds without a verdict."""
+    """An ending whose reason names the best round, and the rounds without a verdict."""
     best = best_round(rounds)
     if best is None or best.score is None:
         return EndLoop(status=status, reason=why, best=None)
     who = f"round {best.number}" if best.number else "the start"
-    seen = f"Best on the half of the benchmark that chooses: {who} with {_percent(best.score)}."
+    seen = f"Best on the selection half: {who} with {_percent(best.score)}."
     if best.withheld:
-        seen = f"Highest on the half of the benchmark that chooses: {who} with {_percent(best.score)}."
+        seen = f"Highest on the selection half: {who} with {_percent(best.score)}."
     return EndLoop(status=status, reason=" ".join([why, seen, *_without_verdict(rounds)]), best=best.number)
 
 
 def _without_verdict(rounds: Sequence[LoopRound]) -> list[str]:
-    """Return why rounds are without a verdict, the start by itself, since every gain would be one over it."""
+    """Why rounds are without a verdict, the start by itself, since every gain would be one over it."""
     sentences = []
     if rounds[0].withheld:
         sentences.append(f"No verdict is given on the start, so no gain over it can be claimed: {rounds[0].withheld}")
@@ -319,7 +319,7 @@ def _p_value(settings: LoopSettings, left: Sequence[float] | None, right: LoopRo
 
 
 def _judged(rounds: Sequence[LoopRound]) -> list[LoopRound]:
-    """Return the scored rounds whose scores allow a verdict."""
+    """Scored rounds whose scores allow a verdict."""
     return [entry for entry in rounds if entry.evaluation == "scored" and not entry.withheld]
 
 

@@ -1,9 +1,9 @@
-"""How a loop came out: its best round, chosen on one half of the benchmark, reported once on the other, sealed half.
+"""How a loop came out: its best round, selected on one half of the benchmark, measured once on the held-out half.
 
-The choosing half flatters whom it chooses: the best of several noisy scores is best partly by luck. The sealed half had
-no say, so its verdict is the loop's claim, and the difference of the two gains is how much choosing had flattered.
-Pure: the caller brings the scores of the sealed half, which nobody has looked at before. See ``loops.py`` for what a
-loop may claim.
+The best of several noisy scores is best partly by luck, so the score on the selection half is inflated. The held-out
+half had no part in the selection: its verdict is the loop's claim, and the difference of the two gains is the selection
+bias. Pure: the caller brings the scores of the held-out half, which nobody has looked at before. See
+``loop_decisions.py`` for what a loop may claim.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,9 @@ from math import hypot
 from typing import TYPE_CHECKING
 
 from ratchet.config.loop_settings import LoopSettings
-from ratchet.evaluation.comparing import verdict_of
-from ratchet.evaluation.comparison import Verdict
+from ratchet.evaluation.comparison import Verdict, verdict_of
 from ratchet.evaluation.evaluation import Score
-from ratchet.evaluation.loop import Flattery, LoopReport, LoopRound, SealedVerdict
+from ratchet.evaluation.loop import HeldOutVerdict, LoopReport, LoopRound, SelectionBias
 from ratchet.evaluation.loop_decisions import best_round, candidates, meets
 from ratchet.stats import Paired, bootstrap_mean, paired_test, shown_interval, shown_points, wilson
 
@@ -35,8 +34,8 @@ _SAYS: dict[Verdict, str] = {
 def closing(
     settings: LoopSettings,
     rounds: Sequence[LoopRound],
-    sealed_start: Sequence[float],
-    sealed_best: Sequence[float],
+    held_out_start: Sequence[float],
+    held_out_best: Sequence[float],
     *,
     withheld: str = "",
 ) -> LoopReport:
@@ -45,57 +44,57 @@ def closing(
     Args:
         settings: The loop's.
         rounds: Its history, the start scored.
-        sealed_start: Scores of the start on the sealed half, 0..1, one a question.
-        sealed_best: Scores of the best round, in the same order; not read where the start is the best.
-        withheld: Why no verdict can be given on the sealed scores, a sentence; "" where one can. Then nothing is
-            claimed of them: neither a gain nor the target, nor how much choosing had flattered.
+        held_out_start: Scores of the start on the held-out half, 0..1, one a question.
+        held_out_best: Scores of the best round, in the same order; not read where the start is the best.
+        withheld: Why no verdict can be given on the held-out scores, a sentence; "" where one can. Then nothing is
+            claimed of them: neither a gain nor the target, nor a selection bias.
 
     Raises:
-        ValueError: the start has no score, or the sealed scores do not go together.
+        ValueError: the start has no score, or the held-out scores do not go together.
     """
     best = best_round(rounds)
     if best is None or best.scores is None or rounds[0].scores is None:
         raise ValueError("a loop whose start has no score has nothing to report")
     matrix = [entry.scores for entry in candidates(rounds) if entry.scores is not None]
-    sealed_scores = sealed_best if best.number else sealed_start
-    choosing_best, sealed_score = _score(settings, best.scores), _score(settings, sealed_scores)
-    sealed = flattery = None
+    held_out_scores = held_out_best if best.number else held_out_start
+    selection_best, held_out_score = _score(settings, best.scores), _score(settings, held_out_scores)
+    held_out = bias = None
     if best.number:
         chosen = paired_test(rounds[0].scores, best.scores, settings.seed)
-        confirmed = paired_test(sealed_start, sealed_best, settings.seed)
-        sealed = _verdict(best.number, _score(settings, sealed_start), sealed_score, confirmed, withheld)
+        confirmed = paired_test(held_out_start, held_out_best, settings.seed)
+        held_out = _verdict(best.number, _score(settings, held_out_start), held_out_score, confirmed, withheld)
         if not (withheld or best.withheld or rounds[0].withheld):
-            flattery = _flattery(chosen, confirmed, expected_flattery(matrix, settings.seed), len(matrix))
-    on_choosing = _meets(settings, choosing_best, best.withheld)
-    on_sealed = _meets(settings, sealed_score, withheld)
-    sentences = [sealed.sentence if sealed else _no_winner(rounds, sealed_score, withheld)]
+            bias = _selection_bias(chosen, confirmed, expected_selection_bias(matrix, settings.seed), len(matrix))
+    on_selection = _meets(settings, selection_best, best.withheld)
+    on_held_out = _meets(settings, held_out_score, withheld)
+    sentences = [held_out.sentence if held_out else _no_winner(rounds, held_out_score, withheld)]
     if settings.target_percent is not None:
-        there, here = _shown(choosing_best, on_choosing), _shown(sealed_score, on_sealed)
-        sentences.append(_on_target(settings.target_percent, on_choosing, there, on_sealed, here))
-    if flattery:
-        sentences.append(flattery.sentence)
+        there, here = _shown(selection_best, on_selection), _shown(held_out_score, on_held_out)
+        sentences.append(_on_target(settings.target_percent, on_selection, there, on_held_out, here))
+    if bias:
+        sentences.append(bias.sentence)
     return LoopReport(
         best=best.number,
         chosen_from=len(matrix),
-        choosing_start=_score(settings, rounds[0].scores),
-        choosing_best=choosing_best,
-        sealed_score=sealed_score,
-        sealed=sealed,
-        flattery=flattery,
-        target_on_choosing=on_choosing,
-        target_on_sealed=on_sealed,
+        selection_start=_score(settings, rounds[0].scores),
+        selection_best=selection_best,
+        held_out_score=held_out_score,
+        held_out=held_out,
+        selection_bias=bias,
+        target_on_selection=on_selection,
+        target_on_held_out=on_held_out,
         sentences=sentences,
     )
 
 
-def expected_flattery(scores: Sequence[Sequence[float]], seed: int = 0) -> float:
-    """Return by how much choosing the highest of several scores raises its gain over the first, on average.
+def expected_selection_bias(scores: Sequence[Sequence[float]], seed: int = 0) -> float:
+    """Selection bias to expect: how much selecting the highest of several scores adds to its gain over the first.
 
-    Scores are drawn around the true ones with the noise that means over these questions have: normal, and as alike as
-    the rounds' answers are, question by question (the parametric bootstrap: Efron and Tibshirani 1993, An Introduction
-    to the Bootstrap, section 6.5). Seen scores spread more than true ones, so the true ones are put nearer to their
-    mean, by the share of the spread that noise explains (Efron and Morris 1973, JASA 68). Where all rounds are alike
-    that is all of it, and the estimate is largest; where a few stand out it falls somewhat short.
+    Scores are drawn around the true ones with the noise that means over these questions have: normal, and correlated
+    as the rounds' answers are, question by question (the parametric bootstrap: Efron and Tibshirani 1993, An
+    Introduction to the Bootstrap, section 6.5). Observed scores spread more than true ones, so the true ones are shrunk
+    towards their mean by the share of the spread that noise explains (Efron and Morris 1973, JASA 68). Where all rounds
+    are equally good that is all of it, and the estimate is largest; where a few stand out it falls somewhat short.
 
     Args:
         scores: R rounds of Q questions, 0..1, the start first.
@@ -119,7 +118,7 @@ def expected_flattery(scores: Sequence[Sequence[float]], seed: int = 0) -> float
 
 
 def _nearer(means: "NDArray[np.float64]", rest: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """Return (R,) means with their differences shrunk by the share of their variance that noise explains."""
+    """(R,) means with their differences shrunk by the share of their variance that noise explains."""
     seen, noise = means.var(ddof=1), rest.var(axis=0, ddof=1).mean() / rest.shape[1]
     true_share = max(0.0, 1 - noise / seen) if seen > 0 else 0.0
     nearer: NDArray[np.float64] = true_share * means  # what they have in common chooses nothing
@@ -127,7 +126,7 @@ def _nearer(means: "NDArray[np.float64]", rest: "NDArray[np.float64]") -> "NDArr
 
 
 def _score(settings: LoopSettings, values: Sequence[float]) -> Score:
-    """Return a mean with its interval: Wilson's for right and wrong, the bootstrap for partial credit."""
+    """Mean with its interval: Wilson's for right and wrong, the bootstrap for partial credit."""
     is_binary = all(value in (0, 1) for value in values)
     interval = wilson(sum(values), len(values)) if is_binary else bootstrap_mean(values, settings.seed)
     return Score(
@@ -140,15 +139,15 @@ def _score(settings: LoopSettings, values: Sequence[float]) -> Score:
     )
 
 
-def _verdict(number: int, start: Score, best: Score, test: Paired, withheld: str) -> SealedVerdict:
-    """Say what the sealed half says of the winner."""
+def _verdict(number: int, start: Score, best: Score, test: Paired, withheld: str) -> HeldOutVerdict:
+    """Verdict on the winner, in numbers and words."""
     word = verdict_of(test, withheld=bool(withheld))
     numbers = (
-        f"{_percent(best.value)} against {_percent(start.value)} on the {best.of} questions of the sealed half, "
+        f"{_percent(best.value)} against {_percent(start.value)} on the {best.of} questions of the held-out half, "
         f"{shown_points(test.difference)} points ({shown_interval(test.low, test.high)}, p = {test.p_value:.2g})."
     )
-    says = f"No verdict: {withheld} Seen were" if word == "withheld" else f"Round {number} {_SAYS[word]} start:"
-    return SealedVerdict(
+    says = f"No verdict: {withheld} Observed:" if word == "withheld" else f"Round {number} {_SAYS[word]} start:"
+    return HeldOutVerdict(
         start=start,
         best=best,
         difference=test.difference,
@@ -161,42 +160,42 @@ def _verdict(number: int, start: Score, best: Score, test: Paired, withheld: str
     )
 
 
-def _flattery(chosen: Paired, confirmed: Paired, expected: float, rounds: int) -> Flattery:
+def _selection_bias(chosen: Paired, confirmed: Paired, expected: float, rounds: int) -> SelectionBias:
     """Compare the two halves' gains. They share no question, so their intervals combine (Zou and Donner 2008).
 
     Statistics in Medicine 27, 1693: the distance from an estimate to the end of its interval stands for its spread.
     """
     points = chosen.difference - confirmed.difference
-    gains = f"{shown_points(chosen.difference)} points on the half that chose, {shown_points(confirmed.difference)} on"
-    how = f"by {shown_points(points)} points" if points > 0 else "not at all"
     low = points - hypot(chosen.difference - chosen.low, confirmed.high - confirmed.difference)
     high = points + hypot(chosen.high - chosen.difference, confirmed.difference - confirmed.low)
-    return Flattery(
+    found = f"Selection bias of {shown_points(points)} points" if points > 0 else "No selection bias found"
+    return SelectionBias(
         points=points,
         low=low,
         high=high,
         expected=expected,
         sentence=(
-            f"Choosing flattered it {how}: a gain of {gains} the sealed half (difference {shown_points(points)}, "
-            f"{shown_interval(low, high)}). To choose the best of {rounds} scores adds about "
-            f"{shown_points(expected)} points by itself."
+            f"{found}: the gain is {shown_points(chosen.difference)} points on the selection half and "
+            f"{shown_points(confirmed.difference)} on the held-out half (difference {shown_points(points)}, "
+            f"{shown_interval(low, high)}). Selecting the best of {rounds} scores adds about {shown_points(expected)} "
+            "points on its own."
         ),
     )
 
 
-def _no_winner(rounds: Sequence[LoopRound], sealed: Score, withheld: str) -> str:
-    seen = f"The start scores {_percent(sealed.value)} on the {sealed.of} questions of the sealed half."
+def _no_winner(rounds: Sequence[LoopRound], held_out: Score, withheld: str) -> str:
+    seen = f"The start scores {_percent(held_out.value)} on the {held_out.of} questions of the held-out half."
     if withheld:
         seen = f"{seen} No verdict is given on that: {withheld}"
     scored = [entry for entry in rounds[1:] if entry.scores is not None]
     if not scored:
         return f"No round was trained and scored, so there is no gain to report. {seen}"
     rounds_with = "round with a verdict" if any(entry.withheld for entry in scored) else "round"
-    return f"No {rounds_with} scored above the start on the half that chose, so there is no gain to report. {seen}"
+    return f"No {rounds_with} scored above the start on the selection half, so there is no gain to report. {seen}"
 
 
 def _meets(settings: LoopSettings, score: Score, withheld: str) -> bool | None:
-    """Tell whether a score meets the target; None without a target, and where no verdict is given on the score."""
+    """Whether a score meets the target; None without a target, and where no verdict is given on the score."""
     return None if settings.target_percent is None or withheld else meets(settings, score.value)
 
 
@@ -204,14 +203,16 @@ def _shown(score: Score, is_met: bool | None) -> str:
     return f"{_percent(score.value)}, no verdict" if is_met is None else _percent(score.value)
 
 
-def _on_target(target_percent: float, on_choosing: bool | None, there: str, on_sealed: bool | None, here: str) -> str:
-    """Say whether the target holds on the half that had no say."""
+def _on_target(
+    target_percent: float, on_selection: bool | None, there: str, on_held_out: bool | None, here: str
+) -> str:
+    """Whether the target is confirmed on the held-out half."""
     target = f"The target of {target_percent:g} %"
-    if not on_choosing:
-        reached = "was not reached" if on_choosing is False else "cannot be said to be reached"
-        return f"{target} {reached} on the half that chose ({there}); on the sealed half it is {here}."
-    holds = {True: ", which meets it too", False: ", which is below it", None: ""}[on_sealed]
-    return f"{target} was reached on the half that chose ({there}); on the sealed half it is {here}{holds}."
+    if not on_selection:
+        reached = "was not reached" if on_selection is False else "is not known to be reached"
+        return f"{target} {reached} on the selection half ({there}); on the held-out half the score is {here}."
+    holds = {True: ", which meets it too", False: ", which is below it", None: ""}[on_held_out]
+    return f"{target} was reached on the selection half ({there}); on the held-out half the score is {here}{holds}."
 
 
 def _percent(share: float) -> str:

@@ -11,7 +11,7 @@ numpy and scipy are loaded when something is computed, not before.
 
 from ratchet.stats.across_seeds import AcrossSeeds, SeedVerdict, judge_seeds
 from ratchet.stats.intervals import Interval, bootstrap_mean, pass_at_k, shown_interval, shown_points, wilson
-from ratchet.stats.paired import ALPHA, Paired, one_sided_p, paired_test
+from ratchet.stats.paired import ALPHA, Paired, holm, one_sided_p, paired_test
 from ratchet.stats.power import expected_discordance, power_of, questions_to_decide, questions_to_detect, smallest_gain
 from ratchet.stats.trend import Direction, Trend, exceeds, mann_kendall, trend
 
@@ -26,6 +26,7 @@ __all__ = [
     "bootstrap_mean",
     "exceeds",
     "expected_discordance",
+    "holm",
     "judge_seeds",
     "mann_kendall",
     "one_sided_p",

@@ -38,7 +38,7 @@ class AcrossSeeds:
 
 
 def judge_seeds(seeds: Mapping[int, tuple[Sequence[float], Sequence[float]]]) -> AcrossSeeds:
-    """Say whether training gains, over seeds.
+    """Whether training gains, over seeds.
 
     Learning: the interval over questions and seeds lies above 0, and each seed gained. Worse: it lies below 0. Luck: it
     lies above 0 but not each seed gained, or it holds 0 and yet a seed gained by its own paired test, made stricter by
@@ -83,7 +83,7 @@ def judge_seeds(seeds: Mapping[int, tuple[Sequence[float], Sequence[float]]]) ->
 
 
 def _half_width(differences: "NDArray[np.float64]") -> float:
-    """Return half the width of the 95 % interval of the mean over S seeds and Q questions, both drawn.
+    """Half the width of the 95 % interval of the mean over S seeds and Q questions, both drawn.
 
     The variance of the mean is that of the seeds' means over S, and what questions add that is the same for all seeds:
     the variance of the questions' means over Q, less the residual over S Q that both contain (crossed random effects:

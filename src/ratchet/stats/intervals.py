@@ -35,7 +35,7 @@ class Interval:
 
 
 def wilson(successes: float, total: int) -> Interval:
-    """Return the score interval of a share (Wilson 1927, JASA 22, page 209), never of width zero.
+    """Score interval of a share (Wilson 1927, JASA 22, page 209), never of width zero.
 
     Args:
         successes: How many of ``total`` count; need not be whole, see ``bootstrap_mean``.
@@ -57,7 +57,7 @@ def wilson(successes: float, total: int) -> Interval:
 
 
 def bootstrap_mean(values: Sequence[float], seed: int = 0) -> Interval:
-    """Return the interval of a mean over questions by the bootstrap; the same values give the same interval.
+    """Interval of a mean over questions by the bootstrap; the same values give the same interval.
 
     Questions are drawn with replacement and the percentiles corrected for bias and skew (BCa: Efron 1987, JASA 82,
     section 3). Where fewer than ten questions differ from the most frequent value, and so where all are equal, there is
@@ -80,14 +80,14 @@ def bootstrap_mean(values: Sequence[float], seed: int = 0) -> Interval:
 
 
 def apart(values: Sequence[float]) -> int:
-    """Return how many values differ from the most frequent one."""
+    """How many values differ from the most frequent one."""
     import numpy as np
 
     return len(values) - int(np.unique(values, return_counts=True)[1].max())
 
 
 def bca(values: Sequence[float], seed: int) -> tuple[float, float]:
-    """Return the ends of the BCa bootstrap interval of a mean; ``values`` are not all equal."""
+    """Ends of the BCa bootstrap interval of a mean; ``values`` are not all equal."""
     import numpy as np
     from scipy.special import ndtr, ndtri
 
@@ -103,7 +103,7 @@ def bca(values: Sequence[float], seed: int) -> tuple[float, float]:
 
 
 def _resampled_means(array: "NDArray[np.float64]", seed: int) -> "NDArray[np.float64]":
-    """Return the means of RESAMPLES draws with replacement of as many values as there are.
+    """Means of RESAMPLES draws with replacement of as many values as there are.
 
     Of few different values it is drawn how often each comes, which is the same and takes a fraction of the time.
     """
@@ -119,7 +119,7 @@ def _resampled_means(array: "NDArray[np.float64]", seed: int) -> "NDArray[np.flo
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Return the probability that at least one of k answers is right, estimated without bias from n answers.
+    """Probability that at least one of k answers is right, estimated without bias from n answers.
 
     ``1 - C(n - c, k) / C(n, k)`` (Chen et al. 2021, arXiv:2107.03374, section 2.1), as the product of
     ``1 - k / i`` over i = n - c + 1 .. n, which no large number overflows. With fewer than k wrong ones a factor is 0.
@@ -141,10 +141,10 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def shown_points(share: float) -> str:
-    """Return a difference of shares in percentage points, such as "8.2"; never "-0.0"."""
+    """A difference of shares in percentage points, such as "8.2"; never "-0.0"."""
     return f"{round(100 * share, 1) + 0.0:.1f}"
 
 
 def shown_interval(low: float, high: float) -> str:
-    """Return a 95 % interval in percentage points, in words."""
+    """A 95 % interval in percentage points, in words."""
     return f"95 % interval {shown_points(low)} to {shown_points(high)}"

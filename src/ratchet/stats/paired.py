@@ -1,6 +1,6 @@
 """Two sides on the same questions: the difference of their means, its 95 % interval and its test, question by question.
 
-Left out: what is concluded from it, see ``comparing.py``; several seeds, see ``across_seeds.py``.
+Left out: what is concluded from it, see ``comparison.py``; several seeds, see ``across_seeds.py``.
 """
 
 from collections.abc import Callable, Sequence
@@ -87,8 +87,17 @@ def paired_test(left: Sequence[float], right: Sequence[float], seed: int = 0) ->
     )
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values corrected for their number, in the same order (Holm 1979, Scand. J. Statist. 6, 65-70)."""
+    corrected, least = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = least
+    return corrected
+
+
 def one_sided_p(left: Sequence[float], right: Sequence[float], seed: int = 0) -> float:
-    """Return the probability of seeing the right side so far above the left one if it is not better.
+    """Probability of seeing the right side so far above the left one if it is not better.
 
     By the exact binomial test on the questions where the sides differ, with partial credit by flipped signs.
 
@@ -107,7 +116,7 @@ def one_sided_p(left: Sequence[float], right: Sequence[float], seed: int = 0) ->
 
 
 def tango(fixed: float, broken: float, total: int) -> tuple[float, float]:
-    """Return the score interval of a difference of paired shares (Tango 1998, Stat. Med. 17, 891-908).
+    """Score interval of a difference of paired shares (Tango 1998, Stat. Med. 17, 891-908).
 
     Its ends are the differences d at which ``(fixed - broken - n d) / sqrt(n (2 q + d (1 - d)))`` is 1.96 and -1.96,
     where q is the likeliest share of broken questions if the difference is d, the root of a quadratic. Its width is
@@ -132,7 +141,7 @@ def tango(fixed: float, broken: float, total: int) -> tuple[float, float]:
 
 
 def _falls_below(limit: float, score: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a falling function passes a limit between two points, by halving."""
+    """Where a falling function passes a limit between two points, by halving."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if score(middle) > limit else (low, middle)
@@ -140,7 +149,7 @@ def _falls_below(limit: float, score: Callable[[float], float], low: float, high
 
 
 def _interval(differences: Sequence[float], seed: int) -> tuple[float, float]:
-    """Return the bootstrap interval of a mean difference.
+    """Bootstrap interval of a mean difference.
 
     Where too few questions differ to draw from, Tango's with the sums of what was gained and lost, counted in steps of
     the largest difference seen: of all differences up to that with these sums, whole steps spread most, so that it errs
@@ -192,17 +201,17 @@ class _Flips(NamedTuple):
         return cls(sums, sizes, sum(differences), differing, len(differences) - differing, is_complete)
 
     def p_value(self) -> float:
-        """Return the two-sided p-value."""
+        """Two-sided p-value."""
         import numpy as np
 
         return self._share(np.abs(self.total - 2 * self.sums) >= abs(self.total) - self._slack)
 
     def one_sided(self) -> float:
-        """Return the p-value against the right side being no better."""
+        """P-value against the right side being no better."""
         return self._share(self.total - 2 * self.sums >= self.total - self._slack)
 
     def nearest(self) -> float:
-        """Return the smallest difference that the test does not refuse, where it refuses 0 and the mean is above it.
+        """Smallest difference that the test does not reject, where it rejects 0 and the mean is above it.
 
         Less a difference d, all differences count, also those of 0, and the flipped pattern lies as far out where the
         mean of the flipped differences is at most d. So its p-value rises with d, from ``p_value`` at 0 (Hartigan 1969,
@@ -215,18 +224,18 @@ class _Flips(NamedTuple):
         return high
 
     def turned(self) -> "_Flips":
-        """Return the test with its sides the other way round."""
+        """The test with its sides swapped."""
         return self._replace(sums=-self.sums, total=-self.total)
 
     def _p_value_at(self, difference: float) -> float:
-        """Return the two-sided p-value of a difference above 0 and below the mean.
+        """Two-sided p-value of a difference above 0 and below the mean.
 
         Each pattern counts with what it leaves too, as in both tails of ``p_value``.
         """
         from scipy.special import bdtrc
 
         def as_far(sums: "NDArray[np.float64]", sizes: "NDArray[np.int64]") -> "NDArray[np.float64]":
-            """Return the probability that so many of the equal ones are flipped as the mean needs to be this small."""
+            """Probability that so many of the equal ones are flipped as the mean needs to be this small."""
             import numpy as np
 
             needed = np.ceil((sums - self._slack) / difference) - sizes
@@ -250,7 +259,7 @@ class _Flips(NamedTuple):
 def _all_patterns(
     values: "NDArray[np.float64]", counts: "NDArray[np.int64]"
 ) -> "tuple[NDArray[np.float64], NDArray[np.int64]]":
-    """Return sum and size of every subset of the differences."""
+    """Sum and size of every subset of the differences."""
     import numpy as np
 
     sums, sizes = np.zeros(1), np.zeros(1, dtype=np.int64)
@@ -262,7 +271,7 @@ def _all_patterns(
 def _drawn_patterns(
     values: "NDArray[np.float64]", counts: "NDArray[np.int64]", seed: int
 ) -> "tuple[NDArray[np.float64], NDArray[np.int64]]":
-    """Return sum and size of drawn subsets; of equal differences only how many are in it matters, a binomial."""
+    """Sum and size of drawn subsets; of equal differences only how many are in it matters, a binomial."""
     import numpy as np
 
     random, rows = np.random.default_rng(seed), max(1, _CHUNK // len(values))
@@ -272,7 +281,7 @@ def _drawn_patterns(
 
 
 def _binomial(fixed: int, broken: int, alternative: Literal["two-sided", "greater"]) -> float:
-    """Return the exact p-value of so many fixed of all questions where the sides differ; 1 where there are none."""
+    """Exact p-value of so many fixed of all questions where the sides differ; 1 where there are none."""
     if fixed + broken == 0:
         return 1.0
     from scipy.stats import binomtest
@@ -285,7 +294,7 @@ def _is_right_or_wrong(left: Sequence[float], right: Sequence[float]) -> bool:
 
 
 def _differences(left: Sequence[float], right: Sequence[float]) -> list[float]:
-    """Return right less left, rounded, so that what is equal counts as equal."""
+    """Right less left, rounded, so that what is equal counts as equal."""
     if len(left) == 0 or len(left) != len(right):
         raise ValueError(f"a paired comparison needs two scores a question, not {len(left)} and {len(right)}")
     if not all(isfinite(value) and 0 <= value <= 1 for side in (left, right) for value in side):

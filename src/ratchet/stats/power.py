@@ -24,7 +24,7 @@ MOST_QUESTIONS = 100_000_000
 
 
 def expected_discordance(base: float, gain: float, correlation: float = CORRELATION) -> float:
-    """Return a guess of the share of questions on which two models differ, before either has answered.
+    """A guess of the share of questions on which two models differ, before either has answered.
 
     Both are right on a share ``p q + r sqrt(p (1 - p) q (1 - q))``, where p and q are their accuracies and r the
     correlation of their scores over questions, so that they differ on p + q less twice that. Answers that have nothing
@@ -49,7 +49,7 @@ def expected_discordance(base: float, gain: float, correlation: float = CORRELAT
 
 
 def power_of(questions: int, gain: float, discordance: float, alpha: float = ALPHA) -> float:
-    """Return the probability that the exact test finds a gain that is there, and on its side.
+    """Probability that the exact test finds a gain that is there, and on its side.
 
     Exact: of n questions m differ, which is binomial, and of these so many are fixed, which is binomial too; summed
     over all m (Duffy 1984, Biometrics 40).
@@ -79,7 +79,7 @@ def power_of(questions: int, gain: float, discordance: float, alpha: float = ALP
 
 
 def questions_to_detect(gain: float, discordance: float, power: float = POWER, alpha: float = ALPHA) -> int:
-    """Return how many questions find a gain with that probability.
+    """How many questions find a gain with that probability.
 
     Args:
         gain: Right less left, as a share of the questions, not 0.
@@ -106,7 +106,7 @@ def questions_to_detect(gain: float, discordance: float, power: float = POWER, a
 
 
 def questions_to_decide(difference: float, discordance: float, n: int) -> int | None:
-    """Return how many questions would decide a difference as large as the one seen on ``n``, which did not.
+    """How many questions would decide a difference as large as the one seen on ``n``, which did not.
 
     Decide means: find it in four of five evaluations, if it is as large in truth. None where no difference was seen, or
     one so small that no benchmark could tell.
@@ -125,7 +125,7 @@ def questions_to_decide(difference: float, discordance: float, n: int) -> int | 
 
 
 def smallest_gain(questions: int, base: float, power: float = POWER, alpha: float = ALPHA) -> float | None:
-    """Return the smallest gain that so many questions detect, in thousandths; None where even the largest is not.
+    """Smallest gain that so many questions detect, in thousandths; None where even the largest is not.
 
     Args:
         questions: How many there are.

@@ -40,7 +40,7 @@ class Trend:
 
 
 def trend(points: Sequence[tuple[int, float]], alpha: float = ALPHA) -> Trend | None:
-    """Return where a curve went; None below six points, which is too early to say.
+    """Where a curve went; None below six points, which is too early to say.
 
     Args:
         points: (round, value) in the order of the rounds; values finite.
@@ -97,7 +97,7 @@ def mann_kendall(values: Sequence[float]) -> tuple[int, float]:
 
 
 def exceeds(hits: int, total: int, share: float, alpha: float) -> bool:
-    """Tell whether a share is above a limit by more than chance (exact one-sided binomial test).
+    """Whether a share is above a limit by more than chance (exact one-sided binomial test).
 
     Args:
         hits: How many of ``total`` count.

@@ -14,8 +14,8 @@ from ratchet.endpoint import (
 )
 from ratchet.engine.answering import given_answer, question_result
 from ratchet.engine.grading import Grader
-from ratchet.evaluation.endpoint_answers import cost_of_questions, endpoint_failure
 from ratchet.evaluation.evaluation import Cost, EvaluationSpec, GivenAnswer, QuestionResult
+from ratchet.evaluation.scores import cost_of_questions, endpoint_failure
 from ratchet.run.records import Completion, Grade, Prompt, Rollout
 from ratchet.verifiers import make_verifier
 from ratchet.worker.session import Session

@@ -22,7 +22,7 @@ from ratchet.engine.prepare import Prepared
 from ratchet.errors import Interrupted
 from ratchet.evaluation.evaluation import Cost, EvaluationScores, EvaluationSpec, QuestionResult
 from ratchet.evaluation.evaluation_files import EvaluationFiles
-from ratchet.evaluation.scoring import scores_of
+from ratchet.evaluation.scores import scores_of
 from ratchet.run.endings import status_of
 from ratchet.run.records import Ending, Prompt, RunResult
 from ratchet.worker.asking_endpoint import EndpointAnswering

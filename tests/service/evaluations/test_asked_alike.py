@@ -9,8 +9,9 @@ import ratchet
 from ratchet import worker
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.run.run_folder import RunFolder
+from ratchet.service.evaluations.evaluation_catalogue import find_evaluation
 from ratchet.service.evaluations.evaluation_setup import Request, put_together
-from ratchet.service.evaluations.evaluations import as_asked, evaluate, find_evaluation
+from ratchet.service.evaluations.evaluations import evaluate, request_like
 
 from ...small_evaluations import few, request
 from ...small_runs import small
@@ -32,7 +33,7 @@ def test_what_compare_refuses_can_be_asked_alike_and_is_compared_then():
 def test_the_questions_and_the_number_of_answers_are_those_of_the_other():
     few()
     first = evaluate(request(answers=3, only=(2, 5)))
-    alike = evaluate(as_asked(request(benchmark="", changes={"seed": "1"}), first.id))
+    alike = evaluate(request_like(request(benchmark="", changes={"seed": "1"}), first.id))
     assert (alike.benchmark, alike.answers_per_question, alike.scores.questions) == ("few", 3, 2)
     assert alike.questions_sha256 == first.questions_sha256
 
@@ -57,9 +58,9 @@ def test_evaluations_under_another_quantization_are_not_compared_and_can_be_aske
     alike = ratchet.evaluate("tiny", like=quantized)
     assert alike.setup == quantized.setup
     assert ratchet.compare(quantized, alike).comparisons[0].main.difference == 0
-    assert setup_of(as_asked(Request("tiny", ""), plain.id)) == plain.setup
+    assert setup_of(request_like(Request("tiny", ""), plain.id)) == plain.setup
     own = Request("tiny", "", changes={"quantization": "none"})
-    assert setup_of(as_asked(own, quantized.id)) == plain.setup
+    assert setup_of(request_like(own, quantized.id)) == plain.setup
 
 
 def test_an_adapter_and_its_base_are_asked_under_the_quantization_of_its_run(tmp_path):
@@ -70,14 +71,14 @@ def test_an_adapter_and_its_base_are_asked_under_the_quantization_of_its_run(tmp
     assert setup_of(adapter) == setup_of(start)
     assert setup_of(adapter)["Quantization"] == "8bit"
     base = evaluate(replace(start, name="base"))
-    assert setup_of(as_asked(Request("tiny", ""), base.id)) == setup_of(adapter)
-    assert put_together(as_asked(adapter, base.id))[1].notes == ()
+    assert setup_of(request_like(Request("tiny", ""), base.id)) == setup_of(adapter)
+    assert put_together(request_like(adapter, base.id))[1].notes == ()
     plain = evaluate(request())
-    asked = put_together(as_asked(adapter, plain.id))[1]
+    asked = put_together(request_like(adapter, plain.id))[1]
     assert asked.setup == plain.setup
     assert asked.notes == (
-        "The adapter comes with quantization 8bit and is asked with none, under which it need not answer as it did in "
-        "training.",
+        "The adapter was trained with quantization 8bit and is evaluated with none, so its answers may differ from those "
+        "in training.",
     )
 
 

@@ -19,7 +19,7 @@ from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.data import datasets
 from ratchet.service.data.datasets import with_version
-from ratchet.service.evaluations import benchmarks, evaluations
+from ratchet.service.evaluations import benchmarks, evaluation_catalogue, evaluations
 from ratchet.service.evaluations.baselines import with_baseline
 from ratchet.service.evaluations.benchmarks import Choices
 from ratchet.service.evaluations.evaluations import evaluate
@@ -143,14 +143,14 @@ def test_math_pairs_of_other_numbers_or_another_seed_are_other_data(changes):
 def test_a_baseline_of_other_data_is_refused(measured, tmp_path):
     baseline = measured(QaVerifier())
     add_rows(tmp_path, "other", lambda truth: f"{truth}.")
-    with pytest.raises(InvalidSetting, match=r"made of mine@1, not of this run's data \(other@1\)") as refused:
+    with pytest.raises(InvalidSetting, match=r"made from mine@1, not from this run's data \(other@1\)") as refused:
         filled(settings(baseline, "other"))
     assert refused.value.field == "baseline"
-    with pytest.raises(InvalidSetting, match=r"not of this run's data \(math_pairs: 2 pairs"):
+    with pytest.raises(InvalidSetting, match=r"not from this run's data \(math_pairs: 2 pairs"):
         with_baseline(small(baseline=baseline))
     shutil.rmtree(tmp_path / "mine")
     add_rows(tmp_path, "mine", lambda truth: f"{truth}!")
-    with pytest.raises(InvalidSetting, match=r"made of mine@1, not of this run's data \(mine@2\)"):
+    with pytest.raises(InvalidSetting, match=r"made from mine@1, not from this run's data \(mine@2\)"):
         filled(settings(baseline))
     assert filled(settings(baseline, data={"source": "dataset", "name": "mine", "version": 1})).verifier.kind == "qa"
 
@@ -162,13 +162,13 @@ def test_a_built_in_baseline_is_of_its_own_source_and_no_other(tmp_path):
     boxed = tmp_path / "gsm8k: boxed"  # a name that holds those of sources
     boxed.mkdir()
     (boxed / "train.jsonl").write_text('{"problem": "1 + 1", "solution": "\\\\boxed{2}"}\n')
-    with pytest.raises(InvalidSetting, match=r"not of this run's data \(boxed\)"):
+    with pytest.raises(InvalidSetting, match=r"not from this run's data \(boxed\)"):
         with_baseline(build({"data": {"source": "boxed", "path": str(boxed)}, "baseline": pairs}))
     (boxed / "test.jsonl").write_text('{"question": "1 + 1?", "answer": "so #### 2"}\n')
     benchmarks.add_built_in("gsm8k", path=str(boxed))
     school = evaluate(request(benchmark="gsm8k")).id
     assert with_baseline(build({"data": {"source": "gsm8k"}, "baseline": school})).verifier.kind == "final_number"
-    with pytest.raises(InvalidSetting, match=r"not of this run's data \(boxed\)"):
+    with pytest.raises(InvalidSetting, match=r"not from this run's data \(boxed\)"):
         with_baseline(build({"data": {"source": "boxed", "path": str(boxed)}, "baseline": school}))
 
 
@@ -225,7 +225,7 @@ def test_a_run_is_trained_on_what_was_measured_and_keeps_it_without_its_baseline
     assert (config.verifier.kind, config.verifier.metric, config.baseline) == ("qa", "token_f1", baseline)
     graded = [answer for row in folder.read_rollouts(1) for answer in row["answers"]]
     assert any(0 < answer["correctness"] < 1 for answer in graded)  # by shares of words, not by whole answers
-    shutil.rmtree(evaluations.find_evaluation(baseline).folder)
+    shutil.rmtree(evaluation_catalogue.find_evaluation(baseline).folder)
     again = RunFolder.create(config, tmp_path / "again")
     worker.run(again)
     assert again.read_rollouts(1) == folder.read_rollouts(1)

@@ -136,7 +136,7 @@ def test_a_dataset_needs_a_verifier_that_can_be_kept(dataset):
     dataset(numbers(2))
     assert "needs a verifier" in refusal(benchmarks.add_dataset, "sums", "mine", None, kind=InvalidSetting)
     python = PythonVerifier(module="m", name="f")
-    assert "which cannot be kept" in refusal(benchmarks.add_dataset, "sums", "mine", python, kind=InvalidSetting)
+    assert "which cannot be stored" in refusal(benchmarks.add_dataset, "sums", "mine", python, kind=InvalidSetting)
     with pytest.raises(NotFound, match="no dataset other"):
         benchmarks.add_dataset("sums", "other", QaVerifier())
     with pytest.raises(NotFound, match="no metric other"):
@@ -375,7 +375,7 @@ def test_math_pairs_of_other_numbers_have_a_name_of_their_own():
         benchmarks.add_built_in("math-pairs", {"smallest": 9, "largest": 2}, name="four")
     with pytest.raises(InvalidSetting, match="neither path nor revision"):
         benchmarks.add_built_in("math-pairs", path="x")
-    with pytest.raises(InvalidSetting, match="no settings of its own"):
+    with pytest.raises(InvalidSetting, match="has no settings but path and revision"):
         benchmarks.add_built_in("gsm8k", {"seed": 1}, name="other")
     with pytest.raises(NotFound, match="There are math-pairs, gsm8k, math-500"):
         benchmarks.add_built_in("aime")
@@ -425,7 +425,7 @@ def test_a_hub_that_cannot_be_reached_says_what_to_do(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     monkeypatch.setattr("ratchet.datasets.questions.hub_commit", lambda *_: None)
-    with pytest.raises(IncompatibleData, match=r"The benchmark gsm8k could not be made.*add gsm8k --path FOLDER"):
+    with pytest.raises(IncompatibleData, match=r"Cannot create benchmark gsm8k.*add gsm8k --path FOLDER"):
         benchmarks.find_benchmark("gsm8k")
 
 
@@ -484,7 +484,7 @@ def test_the_metric_of_a_bundle_is_kept_as_a_version_of_a_metric(bundle):
     assert entry.metric == ("exact", 1)
     again = benchmarks.add_bundle(folder)
     assert (again.is_new, again.benchmark) == (False, added.benchmark)
-    assert again.notes == ("The benchmark exact has the same content already.",)
+    assert again.notes == ("Benchmark exact already has this content.",)
     with pytest.raises(Conflict, match="The benchmark exact has other content"):
         benchmarks.add_bundle(bundle(numbers(2), {"metric.py": GOOD}, metric="metric.py", name="exact"))
 

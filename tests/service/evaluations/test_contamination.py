@@ -13,7 +13,7 @@ from ratchet.errors import InvalidSetting
 from ratchet.readiness.start_adapter import with_start
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.data import datasets
-from ratchet.service.evaluations import benchmarks, comparisons
+from ratchet.service.evaluations import benchmarks, evaluation_catalogue
 from ratchet.service.evaluations.evaluation_setup import Request
 from ratchet.service.evaluations.evaluations import evaluate
 from ratchet.service.runs.start_checks import check_run
@@ -88,11 +88,13 @@ def test_questions_that_came_later_than_the_run_are_compared_with_its_rows_and_a
     evaluation = evaluate(request(str(run.path), "later"))
     withheld = evaluation.scores.withheld
     assert said_numbers(withheld) == expected
-    assert withheld.startswith(f"{len(expected)} of the 10 questions are rows that run {run.run_id} was trained on")
+    assert withheld.startswith(
+        f"{len(expected)} of the 10 questions are rows that run {run.run_id} was trained or selected on"
+    )
     assert any(event.get("text") == withheld for event in RunFolder.at(evaluation.folder).events())
     base = evaluate(request(str(run.path), "later", of_start=True))
     assert base.scores.withheld == ""
-    table, _ = comparisons.compare_evaluations([base.id, evaluation.id])
+    table, _ = evaluation_catalogue.compare_evaluations([base.id, evaluation.id])
     (difference,) = (one.main for one in table.comparisons)
     assert difference.verdict == "withheld"
     assert withheld in difference.sentence
@@ -156,7 +158,7 @@ def test_the_runs_that_an_adapter_comes_from_count_as_well(run, tmp_path):
     worker.run(follower)
     shutil.rmtree(follower.rollouts_path)
     spec = spec_of(request(str(follower.path), "later"))
-    assert f"run {run.run_id} was trained on" in spec.withheld
+    assert f"run {run.run_id} was trained or selected on" in spec.withheld
     assert follower.run_id not in spec.withheld
     assert spec.withheld == spec_of(request(str(run.path), "later")).withheld
 
@@ -166,7 +168,7 @@ def test_the_start_of_a_run_is_judged_by_what_that_was_trained_on(run, tmp_path)
     config = small(rounds=1, start_from=str(run.path))
     follower = RunFolder.create(with_start(config).config, tmp_path / "follower")
     of_start = spec_of(Request(str(follower.path), "later", of_start=True))
-    assert f"run {run.run_id} was trained on" in of_start.withheld
+    assert f"run {run.run_id} was trained or selected on" in of_start.withheld
     assert follower.run_id not in of_start.withheld
     again = RunFolder.create(
         with_start(small(rounds=1, start_from=str(follower.start_path))).config, tmp_path / "again"
@@ -179,16 +181,16 @@ def test_what_cannot_be_told_is_said(run, tmp_path):
     imported = spec_of(request(str(shutil.copytree(run.adapter_path, tmp_path / "sums")), changes={"model": "tiny"}))
     assert imported.withheld == ""
     assert imported.notes == (
-        "What the adapter sums was trained on is not known here, so nothing says whether it has seen these questions.",
+        "What the adapter sums was trained on is unknown, so contamination by these questions cannot be excluded.",
     )
     gone = {"sha256": "0" * 64, "folder": str(tmp_path / "gone" / "adapter"), "run": "r260101-000000-abcd"}
     orphan = copy_of(run, tmp_path / "orphan", start=gone)
     (note,) = spec_of(request(str(orphan.path))).notes
-    assert note.startswith("Whether run r260101-000000-abcd was trained on these questions cannot be told: ")
+    assert note.startswith("Cannot check whether run r260101-000000-abcd was trained on these questions: ")
     forgetful = copy_of(run, tmp_path / "forgetful")
     forgetful.row_keys_path.unlink()
     (note,) = spec_of(request(str(forgetful.path))).notes
-    assert note.startswith(f"Whether run {forgetful.run_id} was trained on these questions cannot be told: ")
+    assert note.startswith(f"Cannot check whether run {forgetful.run_id} was trained on these questions: ")
     evaluation = evaluate(request(str(forgetful.path)))
     assert note in evaluation.scores.warnings
     forgetful.row_keys_path.write_bytes(b"torn")

@@ -13,9 +13,10 @@ from ratchet.config import EndpointSettings
 from ratchet.datasets import benchmark_folders
 from ratchet.errors import Conflict, InvalidSetting, ModelUnavailable, SamplerFailed
 from ratchet.run.run_folder import RunFolder
-from ratchet.service.evaluations import benchmarks, comparisons, evaluations
+from ratchet.service.evaluations import benchmarks, evaluation_catalogue
+from ratchet.service.evaluations.evaluation_catalogue import find_evaluation, questions_of
 from ratchet.service.evaluations.evaluation_setup import Request, put_together
-from ratchet.service.evaluations.evaluations import as_asked, evaluate, find_evaluation, questions_of, resume_evaluation
+from ratchet.service.evaluations.evaluations import evaluate, request_like, resume_evaluation
 from ratchet.worker import Watch
 
 from ...endpoint.server import KEY, Endpoint, Reply, completion, fault
@@ -124,9 +125,9 @@ def test_it_is_asked_with_the_benchmarks_usual_prompt_or_what_takes_its_place(sc
     scholar.asked.clear()
     changes = {"system_prompt": "", "max_answer_tokens": "40"}
     evaluation = evaluate(Request("mine", "few", endpoint=asking(scholar).endpoint, changes=changes))
-    assert {len(asked.body["messages"]) - 2 * len(evaluation.setup["Worked examples"]) for asked in scholar.chats} == {
-        1
-    }
+    assert {
+        len(asked.body["messages"]) - 2 * len(evaluation.setup["Few-shot examples"]) for asked in scholar.chats
+    } == {1}
     assert {asked.body["max_tokens"] for asked in scholar.chats} == {40}
     assert evaluation.subject.name == "mine"
 
@@ -138,7 +139,7 @@ def test_two_endpoints_are_compared_question_by_question(scholar):
     before = evaluate(asking(scholar))
     scholar.wrong = set()
     after = evaluate(asking(scholar))
-    table, _ = comparisons.compare_evaluations([f"before={before.id}", f"after={after.id}"])
+    table, _ = evaluation_catalogue.compare_evaluations([f"before={before.id}", f"after={after.id}"])
     main = table.comparisons[0].main
     assert (main.fixed, main.broken, main.verdict) == ([1, 2, 3, 4, 5, 6, 7], [], "better")
 
@@ -169,7 +170,7 @@ def test_an_endpoint_and_a_model_here_that_are_asked_alike_compare(scholar):
 def test_evaluations_from_before_there_were_these_parts_compare(scholar):
     """So was the setup of every evaluation that is kept by then: neither quantization nor extra fields."""
     few()
-    names = ["System prompt", "Worked examples", "Chat template options", "Verifier", "Format", "Longest answer"]
+    names = ["System prompt", "Few-shot examples", "Chat template options", "Verifier", "Format", "Max answer tokens"]
     names += ["Answers per question", "Sampling"]
     assert list(spec_of(request()).setup) == list(spec_of(asked_by(scholar)).setup) == names
 
@@ -191,17 +192,20 @@ def test_an_endpoint_that_is_asked_like_another_one_is_sent_its_extra_fields(sch
     scholar.learn()
     first = evaluate(asked_by(scholar, {"reasoning_effort": "low"}))
     bare = Request("", "", endpoint=EndpointSettings(url=scholar.url, model="other"))
-    assert spec_of(as_asked(bare, first.id)).setup == first.setup
+    assert spec_of(request_like(bare, first.id)).setup == first.setup
     its_own = asked_by(scholar, {"reasoning_effort": "high"})
-    assert spec_of(as_asked(its_own, first.id)).setup["Extra fields"] == {"reasoning_effort": "high"}
+    assert spec_of(request_like(its_own, first.id)).setup["Extra fields"] == {"reasoning_effort": "high"}
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"top_k": "5"}, r"Top-k is 5, which an endpoint is not sent. Leave it out.*extra_body=\{top_k: 5\}"),
-        ({"template_options": "{enable_thinking: false}"}, "Chat template options are set, which an endpoint is not"),
-        ({"quantization": "4bit"}, "Quantization is 4bit, but how its model is held is the endpoint's own matter"),
+        ({"top_k": "5"}, r"Top-k is 5, which is not sent to endpoints\. Remove it\..*extra_body=\{top_k: 5\}"),
+        (
+            {"template_options": "{enable_thinking: false}"},
+            "Chat template options are set, which are not sent to endpoints",
+        ),
+        ({"quantization": "4bit"}, "Quantization is 4bit, but an endpoint decides that itself"),
     ],
 )
 @pytest.mark.parametrize("answers", [1, 2])
@@ -209,7 +213,7 @@ def test_what_an_endpoint_is_not_sent_is_refused(scholar, changes, words, answer
     few()
     with pytest.raises(InvalidSetting, match=words):
         evaluate(asked_by(scholar, answers=answers, changes=changes))
-    assert evaluations.list_evaluations() == []
+    assert evaluation_catalogue.list_evaluations() == []
 
 
 def test_what_is_off_may_be_said_to_be_off(scholar):
@@ -222,15 +226,15 @@ def test_what_comes_along_from_another_evaluation_and_is_not_sent_is_noted(schol
     scholar.learn()
     changes = {"top_k": "5", "template_options": "{enable_thinking: false}"}
     here = evaluate(request(answers=2, changes=changes))
-    there = evaluate(as_asked(asked_by(scholar), here.id))
+    there = evaluate(request_like(asked_by(scholar), here.id))
     assert there.setup["Sampling"] == {"temperature": 1.0, "top_p": 1.0, "top_k": OWN, "seed": 0}
     assert there.setup["Chat template options"] == {}
     notes = " ".join(there.scores.warnings)
-    assert "Top-k 5, which asking alike calls for, is not sent to an endpoint" in notes
-    assert "Chat template options (enable_thinking), which asking alike calls for, are not sent" in notes
+    assert "Top-k 5 of the other evaluation is not sent to an endpoint" in notes
+    assert "Chat template options (enable_thinking) of the other evaluation are not sent" in notes
     with pytest.raises(Conflict, match=rf"Sampling, top_k: 5 on the left, {OWN} on the right"):
         ratchet.compare(here, there)
-    like_the_endpoint = spec_of(as_asked(request(changes=changes | {"top_k": "0"}), there.id))
+    like_the_endpoint = spec_of(request_like(request(changes=changes | {"top_k": "0"}), there.id))
     assert like_the_endpoint.setup["Sampling"]["top_k"] == 0
 
 
@@ -281,15 +285,15 @@ def test_what_passes_is_asked_again_and_what_stays_is_a_failed_answer(scholar):
     assert "more than 10%" in scores.withheld
     assert "verifier" not in scores.withheld
     [warning] = scores.warnings
-    assert "2 of 8 answers came without a count of tokens" in warning
+    assert "2 of 8 answers came without a token count" in warning
 
 
 @pytest.mark.parametrize(
     ("reply", "kind", "words"),
     [
-        (fault(401), InvalidSetting, "does not take the key in the variable TEST_KEY"),
-        (fault(402), SamplerFailed, "until it is paid for"),
-        (fault(404), ModelUnavailable, "knows no model small"),
+        (fault(401), InvalidSetting, "rejects the key in the variable TEST_KEY"),
+        (fault(402), SamplerFailed, "is out of credit"),
+        (fault(404), ModelUnavailable, "has no model small"),
     ],
 )
 def test_what_would_be_the_same_for_every_question_fails_the_evaluation(scholar, monkeypatch, reply, kind, words):
@@ -323,7 +327,7 @@ def test_an_endpoint_that_is_away_fails_the_evaluation_in_words(scholar):
     scholar.close()
     with pytest.raises(ModelUnavailable, match="cannot be reached"):
         evaluate(away)
-    [listed] = evaluations.list_evaluations()
+    [listed] = evaluation_catalogue.list_evaluations()
     assert listed.evaluation.status == "failed"
 
 
@@ -446,7 +450,7 @@ def test_what_the_command_line_cannot_ask_is_said(scholar, ratchet_command, argu
     assert "secret" not in err + out
     assert json.loads(out.splitlines()[-1])["error"]["message"]
     assert scholar.asked == []
-    assert evaluations.list_evaluations() == []
+    assert evaluation_catalogue.list_evaluations() == []
 
 
 def test_the_command_line_says_that_a_key_is_wrong_and_ends_as_the_fault_asks(scholar, ratchet_command, monkeypatch):
@@ -458,7 +462,7 @@ def test_the_command_line_says_that_a_key_is_wrong_and_ends_as_the_fault_asks(sc
         "eval", "start", "-b", "few", "--endpoint", scholar.url, "--endpoint-model", "small",
         "--endpoint-setting", "api_key_env=TEST_KEY", "--json",
     )  # fmt: skip
-    assert (code, "does not take the key in the variable TEST_KEY" in err, KEY in out + err) == (2, True, False), err
+    assert (code, "rejects the key in the variable TEST_KEY" in err, KEY in out + err) == (2, True, False), err
     assert json.loads(out.splitlines()[-1])["error"]["code"]
-    [listed] = evaluations.list_evaluations()
+    [listed] = evaluation_catalogue.list_evaluations()
     assert (listed.evaluation.status, "TEST_KEY" in listed.evaluation.message) == ("failed", True)

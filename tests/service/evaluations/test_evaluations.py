@@ -12,7 +12,7 @@ from ratchet.config import CustomVerifier, FinalNumberVerifier
 from ratchet.datasets import benchmark_folders
 from ratchet.errors import Conflict, InvalidSetting, NotFound, SandboxUnavailable
 from ratchet.evaluation.benchmark import Harness
-from ratchet.evaluation.scoring import scores_of
+from ratchet.evaluation.scores import scores_of
 from ratchet.files import ratchet_home
 from ratchet.models.adapter_files import weights_sha256
 from ratchet.readiness.start_adapter import with_start
@@ -20,10 +20,11 @@ from ratchet.run.processes import Process
 from ratchet.run.run_folder import RunFolder
 from ratchet.sandbox.metric_pool import MetricPool
 from ratchet.service.data import datasets
-from ratchet.service.evaluations import benchmarks, comparisons, evaluations
+from ratchet.service.evaluations import benchmarks, evaluation_catalogue, evaluations
 from ratchet.service.evaluations.benchmarks import Choices
+from ratchet.service.evaluations.evaluation_catalogue import find_evaluation, questions_of
 from ratchet.service.evaluations.evaluation_setup import Request
-from ratchet.service.evaluations.evaluations import evaluate, find_evaluation, questions_of, resume_evaluation
+from ratchet.service.evaluations.evaluations import evaluate, resume_evaluation
 from ratchet.service.runs import scheduling
 from ratchet.service.verification import user_metrics
 from ratchet.store import Database, RunStore
@@ -43,7 +44,7 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of one round with a prompt, a longest answer and a reading of its own; tests only read it."""
+    """A run of one round with a prompt, a max answer tokens and a reading of its own; tests only read it."""
     home = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RATCHET_HOME", str(home / "home"))
@@ -59,7 +60,7 @@ def set_up(evaluation, *names):
     return [evaluation.setup[name] for name in names]
 
 
-OF_A_RUN = ("System prompt", "Longest answer", "Chat template options")
+OF_A_RUN = ("System prompt", "Max answer tokens", "Chat template options")
 
 
 # --- who answers, and how they are asked -----------------------------------------------------------------------------
@@ -88,7 +89,7 @@ def test_a_model_answers_every_question_once_and_the_scores_are_those_of_its_ans
     assert [score for score in evaluation.scores.columns if score.name != "format"] == columns
     right = sum(one.answers[0].text.split()[-1] == one.ground_truth for one in questions)
     assert evaluation.scores.columns[0].value == right / 8
-    assert set_up(evaluation, "Longest answer", "Sampling", "System prompt") == [32, "greedy", ""]
+    assert set_up(evaluation, "Max answer tokens", "Sampling", "System prompt") == [32, "greedy", ""]
     assert (evaluation.ended_at is not None, evaluation.scores.pass_at) == (True, [])
     assert "All 8 questions are answered: accuracy " in evaluation.message
 
@@ -148,7 +149,7 @@ def test_the_start_of_a_run_is_asked_as_the_run_asked_and_compared_with_its_adap
     assert (start.subject.kind, start.subject.name, start.subject.sha256) == ("base", "tiny", "")
     end = evaluate(Request(str(run.path), "few"))
     assert start.setup == end.setup
-    table, _ = comparisons.compare_evaluations([f"before={start.id}", end.id])
+    table, _ = evaluation_catalogue.compare_evaluations([f"before={start.id}", end.id])
     assert table.labels == ["before", run.run_id]
     assert table.comparisons[0].questions == 8
 
@@ -163,7 +164,7 @@ def test_the_start_of_a_run_that_went_on_from_an_adapter_is_that_adapter_even_af
     start = evaluate(Request(str(folder.path), "few", of_start=True))
     assert (start.subject.kind, start.subject.name) == ("adapter", run.run_id)
     assert start.subject.sha256 == weights_sha256(run.adapter_path)
-    assert set_up(start, "System prompt", "Longest answer") == ["", 24]
+    assert set_up(start, "System prompt", "Max answer tokens") == ["", 24]
 
 
 def test_changes_win_over_what_the_run_has(run):
@@ -234,7 +235,7 @@ def test_a_part_of_a_benchmark_is_not_compared_with_all_of_it():
     assert [one.question for one in questions_of(some.id)] == [2, 5, 7]
     assert some.scores.questions == 3
     with pytest.raises(Conflict, match="The questions differ"):
-        comparisons.compare_evaluations([some.id, everything.id])
+        evaluation_catalogue.compare_evaluations([some.id, everything.id])
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_a_part_of_a_benchmark_is_not_compared_with_all_of_it():
         (request(answers=0), InvalidSetting, "Answers per question is 0. Choose 1"),
         (request(answers=65), InvalidSetting, "Answers per question is 65"),
         (request(benchmark="none"), NotFound, "no benchmark none"),
-        (request("nobody", of_start=True), NotFound, "no run nobody, whose start"),
+        (request("nobody", of_start=True), NotFound, "There is no run nobody"),
         (request(changes={"max_answer_tokens": "100000"}), InvalidSetting, "answer"),
         (request(changes={"model": "tiny", "nonsense": "1"}), InvalidSetting, "nonsense"),
     ],
@@ -253,7 +254,7 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_made(asked, kind
     with pytest.raises(kind, match=words):
         evaluate(asked)
     assert not (ratchet_home() / "runs").exists() or not list((ratchet_home() / "runs").iterdir())
-    assert evaluations.list_evaluations() == []
+    assert evaluation_catalogue.list_evaluations() == []
 
 
 def test_a_trial_and_an_evaluation_keep_no_adapter_to_evaluate():
@@ -300,7 +301,7 @@ def test_where_the_metric_fails_often_no_verdict_is_given_and_the_range_is_shown
     assert (scores.failed_share, scores.failures) == (len(odd) / 16, {"execution": len(odd)})
     assert scores.could_be == pytest.approx((share_right, share_right + len(odd) / 16))
     assert f"The verifier failed on {len(odd)} of 16 answers" in scores.withheld
-    table, _ = comparisons.compare_evaluations([left.id, right.id])
+    table, _ = evaluation_catalogue.compare_evaluations([left.id, right.id])
     assert table.comparisons[0].main.verdict == "withheld"
     assert all(one.text not in scores.withheld for one in answers)
 
@@ -312,25 +313,25 @@ def test_evaluations_that_asked_otherwise_are_not_compared():
     few(), few("others", seed=1)
     base = evaluate(request())
     with pytest.raises(Conflict, match=r"cannot be compared.*The questions differ \(few and others\)"):
-        comparisons.compare_evaluations([base.id, evaluate(request(benchmark="others")).id])
+        evaluation_catalogue.compare_evaluations([base.id, evaluate(request(benchmark="others")).id])
     prompted = evaluate(request(changes={"system_prompt": PROMPT}))
     with pytest.raises(Conflict, match=r"System prompt: none on the left, 29 characters on the right") as refused:
-        comparisons.compare_evaluations([base.id, prompted.id])
+        evaluation_catalogue.compare_evaluations([base.id, prompted.id])
     assert PROMPT not in str(refused.value)
     shorter = evaluate(request(changes={"max_answer_tokens": "24"}))
-    with pytest.raises(Conflict, match="Longest answer: 32 on the left, 24 on the right"):
-        comparisons.compare_evaluations([base.id, shorter.id])
+    with pytest.raises(Conflict, match="Max answer tokens: 32 on the left, 24 on the right"):
+        evaluation_catalogue.compare_evaluations([base.id, shorter.id])
     with pytest.raises(Conflict, match="Answers per question: 1 on the left, 2 on the right"):
-        comparisons.compare_evaluations([base.id, evaluate(request(answers=2)).id])
+        evaluation_catalogue.compare_evaluations([base.id, evaluate(request(answers=2)).id])
     waiting = evaluations.queue_evaluation(request())
     with pytest.raises(Conflict, match="is queued and has no scores"):
-        comparisons.compare_evaluations([base.id, waiting.run])
+        evaluation_catalogue.compare_evaluations([base.id, waiting.run])
     with pytest.raises(InvalidSetting, match="named twice"):
-        comparisons.compare_evaluations([base.id, base.id])
+        evaluation_catalogue.compare_evaluations([base.id, base.id])
     with pytest.raises(InvalidSetting, match="two evaluations or more"):
-        comparisons.compare_evaluations([base.id])
+        evaluation_catalogue.compare_evaluations([base.id])
     with pytest.raises(NotFound):
-        comparisons.compare_evaluations([base.id, "nobody"])
+        evaluation_catalogue.compare_evaluations([base.id, "nobody"])
 
 
 # --- going on --------------------------------------------------------------------------------------------------------
@@ -479,7 +480,7 @@ def test_evaluations_are_listed_by_themselves_also_after_the_database_is_lost(ra
     cut_short = stopped_short()
 
     def listed(*of):
-        return [(one.evaluation.id, one.evaluation.scores) for one in evaluations.list_evaluations(*of)]
+        return [(one.evaluation.id, one.evaluation.scores) for one in evaluation_catalogue.list_evaluations(*of)]
 
     before = listed()
     assert {id for id, _ in before} == {first.id, second.id, cut_short.run_id}
@@ -685,4 +686,4 @@ def test_bad_input_ends_with_a_sentence_and_the_exit_code_of_its_fault(ratchet_c
     code, out, err = ratchet_command("eval", *arguments, "--json")
     assert (code, words in err) == (status, True), (code, err)
     assert words in json.loads(out.splitlines()[-1])["error"]["message"]
-    assert evaluations.list_evaluations() == []
+    assert evaluation_catalogue.list_evaluations() == []

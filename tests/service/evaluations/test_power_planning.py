@@ -9,12 +9,11 @@ from ratchet.service.evaluations.power_planning import plan_power
 
 
 @pytest.mark.parametrize(("points", "shown"), [(0.0001, "0.0001"), (0.0005, "0.0005")])
-def test_a_gain_that_no_benchmark_shows_is_told_in_the_points_that_were_given(points, shown):
+def test_a_gain_that_no_benchmark_shows_is_refused_in_the_points_that_were_given(points, shown):
     with pytest.raises(InvalidSetting) as refused:
         plan_power(points, 40)
     assert str(refused.value) == (
-        f"A gain of {shown} points over 40 percent takes more than 100,000,000 questions to be told from chance. Ask "
-        "about a larger gain."
+        f"A gain of {shown} points over 40 percent takes more than 100,000,000 questions to detect. Give a larger gain."
     )
     assert refused.value.field == "gain"
 

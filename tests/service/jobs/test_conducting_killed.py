@@ -9,12 +9,19 @@ import pytest
 
 from ratchet.files import ratchet_home
 from ratchet.run.run_folder import RunFolder
-from ratchet.service.jobs.conduct import Conductor
-from ratchet.service.jobs.experiments import find_experiment
-from ratchet.service.jobs.loops import find_loop, resume_loop, stop_loop
+from ratchet.service.jobs.conductor import Conductor
 from ratchet.service.runs.registry import all_runs
 from ratchet.store import Database, RunStore
-from tests.conducted import enter_experiment, enter_loop, pairs, step_killed_before_write
+from tests.conducted import (
+    enter_experiment,
+    enter_loop,
+    find_experiment,
+    find_loop,
+    pairs,
+    resume_loop,
+    step_killed_before_write,
+    stop_loop,
+)
 
 LOOP = ["0/score", "1/train", "1/score", "0/sealed", "1/sealed"]
 
@@ -71,7 +78,7 @@ def conducted_twice():
 
 @pytest.mark.parametrize("done", [*(pytest.param(done, marks=pytest.mark.slow) for done in (0, 1, 2, 3)), 5])
 def test_a_pass_that_is_killed_before_any_of_its_writes_is_made_up_for(stage, done, tmp_path):
-    """Passes: benchmark the start, train, benchmark a round, both sealed halves, the end."""
+    """Passes: benchmark the start, train, benchmark a round, both held-out evaluations, the end."""
     id = enter_loop(target_percent=60).id
     stage.shares = {"0": 0.4, "1": 0.6}
     for _ in range(done):
@@ -101,7 +108,7 @@ def test_a_pass_that_is_killed_before_any_of_its_writes_is_made_up_for(stage, do
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answered", [0, 1, 2])
-def test_a_stop_while_the_sealed_half_is_asked_loses_nothing_whenever_the_conductor_is_killed(
+def test_a_stop_while_the_held_out_half_is_evaluated_loses_nothing_whenever_the_conductor_is_killed(
     stage, answered, tmp_path
 ):
     id = enter_loop(target_percent=60).id
@@ -145,7 +152,7 @@ def test_a_loop_whose_conductor_is_killed_again_and_again_has_every_step_once(ea
 def test_an_experiment_whose_conductor_is_killed_again_and_again_has_every_step_once(each_database, stage):
     id = enter_experiment(pairs(), pairs("others", seed=3), seeds=(0, 1)).id
     assert killed_again_and_again(stage, lambda: find_experiment(id), seed=1) >= 6
-    assert whole(stage, f"experiment/{id}") == {step.name: ["completed"] for step in find_experiment(id).plan}
+    assert whole(stage, f"experiment/{id}") == {step.name: ["completed"] for step in find_experiment(id).all_steps}
     assert find_experiment(id).stored.status == "done"
 
 
@@ -165,7 +172,7 @@ def test_two_conductors_at_once_start_no_step_of_an_experiment_twice(each_databa
         conducted_twice()
         while stage.work():
             pass
-    assert whole(stage, f"experiment/{id}") == {step.name: ["completed"] for step in find_experiment(id).plan}
+    assert whole(stage, f"experiment/{id}") == {step.name: ["completed"] for step in find_experiment(id).all_steps}
     assert find_experiment(id).stored.status == "done"
 
 

@@ -8,28 +8,23 @@ from safetensors.numpy import load_file, save_file
 from ratchet.config import StartSettings
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound
 from ratchet.files import ratchet_home
-from ratchet.service.evaluations.evaluations import find_evaluation
+from ratchet.service.evaluations.evaluation_catalogue import find_evaluation
 from ratchet.service.jobs import experiments
 from ratchet.service.jobs.experiment_checks import refuse_other_baseline
-from ratchet.service.jobs.experiments import (
-    baselines_of,
-    create_experiment,
-    find_experiment,
-    first_table,
-    list_experiments,
-    replication_of,
-    resume_experiment,
-    stop_experiment,
-)
+from ratchet.service.jobs.experiments import baselines_of, create_experiment, first_table, replication_of
 from tests.adapters import TINY
 from tests.conducted import (
     CONFIRMED,
     config,
     enter_experiment,
-    experiment_settings,
+    experiment_spec,
+    find_experiment,
+    list_experiments,
     pairs,
+    resume_experiment,
     spec_of,
     start_of,
+    stop_experiment,
 )
 
 SFT = {"objective": "sft", "rl__rounds": 2}
@@ -65,12 +60,12 @@ def trained(stage):
 def test_rows_of_the_training_or_of_its_sft_stage_that_are_questions_are_refused():
     of_few_numbers = pairs(largest=3, heldout=8, seed=2)
     shared = {"data__largest": 3, "data__prompts": 12, "validation_prompts": 4}
-    with pytest.raises(IncompatibleData, match="would be trained on"):
-        create_experiment(experiment_settings(of_few_numbers, changes=shared))
+    with pytest.raises(IncompatibleData, match="would be trained or selected on"):
+        create_experiment(experiment_spec(of_few_numbers, changes=shared))
     sft = config(**shared, objective="sft")
-    with pytest.raises(IncompatibleData, match="would be trained on"):
-        create_experiment(experiment_settings(of_few_numbers, changes={"data__smallest": 5}, sft=sft))
-    create_experiment(experiment_settings(of_few_numbers, changes={"data__smallest": 5}))
+    with pytest.raises(IncompatibleData, match="would be trained or selected on"):
+        create_experiment(experiment_spec(of_few_numbers, changes={"data__smallest": 5}, sft=sft))
+    create_experiment(experiment_spec(of_few_numbers, changes={"data__smallest": 5}))
 
 
 def test_the_start_is_measured_then_a_run_trained_and_scored_and_the_verdict_given(stage):
@@ -241,12 +236,12 @@ def test_a_baseline_of_something_else_is_refused_in_words(stage):
     run = trained(stage)
     first = find_experiment(list_experiments()[0].stored.id)
     of_base, of_adapter = (jobs(stage, first.stored.id)[step][0].id for step in ("start/0", "score/0/0"))
-    hash = first.settings.benchmarks[0]
+    hash = first.spec.benchmarks[0]
     with pytest.raises(Conflict, match="which is not what this experiment starts from"):
         start(baselines={hash: of_adapter})
     with pytest.raises(Conflict, match="which is not what this experiment starts from"):
         start(baselines={hash: of_base}, changes={"start_from": run.id})
-    with pytest.raises(Conflict, match="it was asked with another Longest answer"):
+    with pytest.raises(Conflict, match="its Max answer tokens differs"):
         start(baselines={hash: of_base}, changes={"rl__max_answer_tokens": 24})
     with pytest.raises(Conflict, match="on none of the benchmarks"):
         start(pairs("others", seed=3), baselines={hash: of_base})
@@ -317,7 +312,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_measured(stage)
     for given, fault, words in (
         ({"seeds": ()}, InvalidSetting, "There are 0 seeds"),
         ({"seeds": tuple(range(21))}, InvalidSetting, "There are 21 seeds"),
-        ({"seeds": (1, 1)}, InvalidSetting, "some perhaps twice"),
+        ({"seeds": (1, 1)}, InvalidSetting, "of which 1 differ"),
         ({"answers": 0}, InvalidSetting, "Answers per question is 0"),
         ({"adapter_of": "nothing"}, NotFound, "no run nothing"),
         ({"adapter_of": "tiny"}, NotFound, "no run tiny"),
@@ -327,7 +322,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_measured(stage)
         with pytest.raises(fault, match=words):
             start(**given)
     with pytest.raises(InvalidSetting, match="needs a benchmark"):
-        create_experiment(experiment_settings().model_copy(update={"benchmarks": ()}))
+        create_experiment(experiment_spec().model_copy(update={"benchmarks": ()}))
     with pytest.raises(NotFound):
         experiments.hashes_of(["nothing"])
     assert len(list_experiments()) == count
@@ -349,9 +344,7 @@ def test_an_evaluation_is_tried_twice(stage):
     assert len(jobs(stage, id)["start/0"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("step", "what"), [("start/0", "The evaluation"), ("train/1", "The run"), ("score/0/0", "The evaluation")]
-)
+@pytest.mark.parametrize(("step", "what"), [("start/0", "Evaluation"), ("train/1", "Run"), ("score/0/0", "Evaluation")])
 def test_a_step_that_is_lost_for_good_fails_the_experiment_with_the_reason(stage, step, what):
     id = start(seeds=(0, 1))
     stage.ends = {step: ["failed"] * (1 if "train" in step else 2)}
@@ -364,7 +357,7 @@ def test_a_step_that_is_lost_for_good_fails_the_experiment_with_the_reason(stage
     one = find_experiment(id)
     assert (one.stored.status, one.report) == ("failed", None)
     lost = jobs(stage, id)[step][-1]
-    assert one.stored.message == f"{what} {lost.id} of the step {step} failed. {lost.message}"
+    assert one.stored.message == f"{what} {lost.id} of step {step} failed. {lost.message}"
     assert not stage.store.all(statuses=["queued", "starting", "training"])
     with pytest.raises(Conflict, match="is failed: there is nothing to report yet"):
         first_table(one)
@@ -438,18 +431,18 @@ def test_an_experiment_that_is_stopped_goes_on_with_the_same_jobs(stage, step, b
     one = find_experiment(id)
     assert (one.stored.status, one.stored.message) == (
         "stopped",
-        "Stopped as asked. What was measured and trained is kept.",
+        "Stopped on request. What was measured and trained is kept.",
     )
     assert ids(stage, id) == before
-    with pytest.raises(Conflict, match="has ended already"):
+    with pytest.raises(Conflict, match="has already ended"):
         stop_experiment(id)
     resume_experiment(id)
-    with pytest.raises(Conflict, match="there is nothing to go on with"):
+    with pytest.raises(Conflict, match="it continues by itself"):
         resume_experiment(id)
     done = ended(stage, id)
     assert (done.stored.status, set(ids(stage, id))) == ("done", {"start/0", "train/0", "score/0/0"})
     assert all(ids(stage, id)[name] == found for name, found in before.items())
-    with pytest.raises(Conflict, match="is done: there is nothing to go on with"):
+    with pytest.raises(Conflict, match=r"has ended \(done\)\. Nothing is left to do"):
         resume_experiment(id)
 
 
@@ -478,7 +471,7 @@ def test_an_adapter_that_was_scored_does_not_become_another_one(stage):
 
 def test_experiments_are_listed_by_project_and_have_names(stage):
     first = start(changes={"project": "sums"})
-    second = create_experiment(experiment_settings(), name="mine").id
+    second = create_experiment(experiment_spec(), name="mine").id
     assert [one.stored.id for one in list_experiments()] == [first, second]
     assert [one.stored.id for one in list_experiments("sums")] == [first]
     assert [one.stored.name for one in list_experiments()] == ["tiny on pairs", "mine"]
@@ -490,7 +483,7 @@ def test_experiments_are_listed_by_project_and_have_names(stage):
 def test_an_adapter_that_comes_without_a_run_is_a_start_too(stage):
     run = trained(stage)
     imported = stage.adapter
-    settings = experiment_settings()
+    settings = experiment_spec()
     config = settings.config.model_copy(update={"start_from": StartSettings(adapter=str(imported))})
     one = ended(stage, create_experiment(settings.model_copy(update={"config": config})).id)
     (job,) = jobs(stage, one.stored.id)["start/0"]

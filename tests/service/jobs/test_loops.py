@@ -14,10 +14,21 @@ from ratchet.files import ratchet_home
 from ratchet.run.records import AT_WORK
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.jobs import loops
-from ratchet.service.jobs.loops import create_loop, find_loop, halves_of, list_loops, resume_loop, stop_loop
+from ratchet.service.jobs.loops import Loop, create_loop
 from ratchet.service.runs import scheduling
 from ratchet.store import Database, RunStore
-from tests.conducted import QUESTIONS, enter_loop, loop_plan, pairs, spec_of, start_of
+from tests.conducted import (
+    QUESTIONS,
+    enter_loop,
+    find_loop,
+    list_loops,
+    loop_spec,
+    pairs,
+    resume_loop,
+    spec_of,
+    start_of,
+    stop_loop,
+)
 
 
 def start(changes=None, **settings):
@@ -45,17 +56,17 @@ def asked(run):
 # --- what is done ----------------------------------------------------------------------------------------------------
 
 
-def test_each_round_is_on_top_of_the_best_and_the_sealed_half_is_asked_once_of_start_and_winner(stage):
+def test_each_round_is_on_top_of_the_best_and_the_held_out_half_is_evaluated_once_for_start_and_winner(stage):
     id = start({"seed": 5}, target_percent=80)
     stage.shares = {"0": 0.4, "1": 0.6, "2": 0.5, "3": 0.9, "0/sealed": 0.45, "3/sealed": 0.8}
     one = ended(stage, id)
     assert stage.order == ["0/score", *scored(1), *scored(2), *scored(3), "0/sealed", "3/sealed"]
     found = {step: run for step, (run,) in jobs(stage, id).items()}
-    choosing, sealed = halves_of(one.plan)
-    assert sorted(choosing + sealed) == list(range(1, QUESTIONS + 1))
+    selection, held_out = one.spec.halves()
+    assert sorted(selection + held_out) == list(range(1, QUESTIONS + 1))
     for step, run in found.items():
         if "train" not in step:
-            assert asked(run) == spec_of(run).only == (sealed if "sealed" in step else choosing)
+            assert asked(run) == spec_of(run).only == (held_out if "sealed" in step else selection)
     for number, best in ((1, ""), (2, found["1/train"].id), (3, found["1/train"].id)):
         run = found[f"{number}/train"]
         assert (start_of(run), run.source_run or "", run.config.seed) == (best, best, 5 + number)
@@ -68,8 +79,13 @@ def test_each_round_is_on_top_of_the_best_and_the_sealed_half_is_asked_once_of_s
     stored = one.stored
     assert stored.status == "target_reached"
     report = LoopReport.model_validate(stored.report)
-    assert (report.best, report.chosen_from, report.target_on_choosing, report.target_on_sealed) == (3, 4, True, True)
-    assert (report.choosing_best.value, report.sealed.start.value, report.sealed.best.value) == (0.9, 0.45, 0.8)
+    assert (report.best, report.chosen_from, report.target_on_selection, report.target_on_held_out) == (
+        3,
+        4,
+        True,
+        True,
+    )
+    assert (report.selection_best.value, report.held_out.start.value, report.held_out.best.value) == (0.9, 0.45, 0.8)
     assert "The target of 80 % was reached by round 3." in stored.message
     assert "Round 3 is better than the start: 80.0 % against 45.0 %" in stored.message
     assert [view.percent for view in one.view.rounds] == [pytest.approx(share) for share in (40, 60, 50, 90)]
@@ -83,7 +99,7 @@ def test_a_start_that_is_good_enough_trains_nothing(stage):
     stage.shares = {"0": 0.5}
     one = ended(stage, id)
     assert stage.order == ["0/score", "0/sealed"]
-    assert (one.stored.status, one.report.best, one.report.sealed) == ("target_reached", 0, None)
+    assert (one.stored.status, one.report.best, one.report.held_out) == ("target_reached", 0, None)
     assert "reached by the start, before any training" in one.stored.message
     assert "No round was trained and scored, so there is no gain to report." in one.stored.message
 
@@ -107,18 +123,18 @@ def test_the_status_says_what_is_at_work(stage):
     ]
 
 
-@pytest.mark.parametrize("half", ["choosing", "sealed"])
+@pytest.mark.parametrize("half", ["selection", "held_out"])
 def test_a_loop_that_spends_its_rounds_or_is_no_better_is_reported_too(stage, half):
     id = start(max_rounds=1)
-    stage.shares = {"0": 0.4, "1": 0.6} if half == "choosing" else {"0": 0.4, "1": 0.3}
+    stage.shares = {"0": 0.4, "1": 0.6} if half == "selection" else {"0": 0.4, "1": 0.3}
     one = ended(stage, id)
-    best = 1 if half == "choosing" else 0
+    best = 1 if half == "selection" else 0
     assert (one.stored.status, one.report.best) == ("rounds_spent", best)
     assert stage.order[-1] == f"{best}/sealed"
     assert sum("sealed" in step for step in stage.order) == best + 1
 
 
-def test_a_plateau_ends_a_loop_and_the_sealed_half_says_what_the_best_is_worth(stage):
+def test_a_plateau_ends_a_loop_and_the_held_out_half_says_what_the_best_is_worth(stage):
     id = start(patience=1)
     stage.shares = {"0": 0.5, "1": 0.4}
     one = ended(stage, id)
@@ -153,15 +169,15 @@ def test_a_start_that_cannot_be_benchmarked_fails_the_loop(stage):
     stage.ends = {"0/score": ["failed", "failed"]}
     one = ended(stage, id)
     assert (one.stored.status, stage.order) == ("failed", ["0/score", "0/score"])
-    assert "The start could not be benchmarked in 2 tries." in one.stored.message
+    assert "The start could not be evaluated in 2 tries." in one.stored.message
 
 
-def test_a_sealed_half_that_cannot_be_asked_is_said_and_nothing_is_claimed(stage):
+def test_a_held_out_half_that_cannot_be_asked_is_said_and_nothing_is_claimed(stage):
     id = start(target_percent=50)
     stage.ends = {"0/sealed": ["failed", "failed"]}
     one = ended(stage, id)
     assert (one.stored.status, one.report, stage.order) == ("target_reached", None, ["0/score"] + ["0/sealed"] * 2)
-    assert one.stored.message.endswith("The sealed half of the benchmark could not be asked.")
+    assert one.stored.message.endswith("The held-out half of the benchmark could not be evaluated.")
 
 
 def test_a_start_whose_answers_could_not_be_graded_is_nothing_to_gain_over(stage):
@@ -170,12 +186,12 @@ def test_a_start_whose_answers_could_not_be_graded_is_nothing_to_gain_over(stage
     stage.ungraded = {"0/score": 0.4}
     one = ended(stage, id)
     assert [bool(entry.withheld) for entry in one.history] == [True, False, False]
-    assert real_gains(one.plan.settings, one.history) == {}
+    assert real_gains(one.spec.settings, one.history) == {}
     assert [view.best for view in one.view.rounds] == [False, True, False]
     assert "No verdict is given on the start, so no gain over it can be claimed: The verifier failed on 8 of 20 an" in (
         one.stored.message
     )
-    assert (one.report.best, one.report.sealed.verdict, one.report.flattery) == (1, "better", None)
+    assert (one.report.best, one.report.held_out.verdict, one.report.selection_bias) == (1, "better", None)
 
 
 def test_a_round_whose_answers_could_not_be_graded_reaches_no_target_and_is_not_trained_on(stage):
@@ -188,12 +204,12 @@ def test_a_round_whose_answers_could_not_be_graded_reaches_no_target_and_is_not_
     assert one.view.rounds[1].withheld
 
 
-def test_nothing_is_claimed_of_a_sealed_half_that_could_not_be_graded(stage):
+def test_nothing_is_claimed_of_a_held_out_half_that_could_not_be_graded(stage):
     id = start(target_percent=60)
     stage.shares, stage.ungraded = {"0": 0.1, "1": 0.9}, {"0/sealed": 0.2, "1/sealed": 0.2}
     one = ended(stage, id)
     report = one.report
-    assert (one.stored.status, report.sealed.verdict, report.target_on_sealed, report.flattery) == (
+    assert (one.stored.status, report.held_out.verdict, report.target_on_held_out, report.selection_bias) == (
         "target_reached",
         "withheld",
         None,
@@ -212,11 +228,11 @@ def test_two_failed_runs_in_a_row_fail_a_loop_and_one_does_not(stage):
     assert start_of(one.run_of(4)) == one.run_of(2).id
     assert (one.stored.status, one.report) == ("failed", None)
     assert "The runs of rounds 3 and 4 both ended without an adapter." in one.stored.message
-    assert "The sealed half of the benchmark was not asked." in one.stored.message
+    assert "The held-out half of the benchmark was not evaluated." in one.stored.message
 
 
 def test_what_nobody_has_foreseen_ends_one_loop_in_words_and_the_others_go_on(stage, monkeypatch):
-    broken, sound = start(), create_loop(loop_plan(pairs(), target_percent=50)).id
+    broken, sound = start(), create_loop(loop_spec(pairs(), target_percent=50)).id
     real = loops.decide
 
     def decide(settings, history, *, stop_requested):
@@ -228,7 +244,7 @@ def test_what_nobody_has_foreseen_ends_one_loop_in_words_and_the_others_go_on(st
     ended(stage, sound)
     stored = find_loop(broken).stored
     assert (stored.status, find_loop(sound).stored.status) == ("failed", "target_reached")
-    assert stored.message == "Something unforeseen failed (ZeroDivisionError); see the keeper's log."
+    assert stored.message == "Internal error (ZeroDivisionError); see the scheduler's log."
     assert "zebrafish" not in str(stage.said)
     assert any(stored.message in line for line in stage.said)
 
@@ -270,7 +286,7 @@ def test_what_is_of_the_moment_is_said_once_and_waited_for(stage, monkeypatch, f
         raise fault
 
     with monkeypatch.context() as patch:
-        patch.setattr(loops, "begin_evaluation", refused)
+        patch.setattr(loops, "queue_evaluation", refused)
         stage.pass_()
         stage.pass_()
     assert len([line for line in stage.said if "waits: " in line]) == 1
@@ -302,7 +318,7 @@ def test_a_conflict_that_does_not_pass_ends_the_loop_in_its_words(stage):
 
 def test_a_loop_whose_answers_are_gone_fails_in_words_and_hides_no_other_one(stage, caplog):
     broken = start(target_percent=90)
-    sound = create_loop(loop_plan(target_percent=50)).id
+    sound = create_loop(loop_spec(target_percent=50)).id
     stage.shares = {"0": 0.5}
     ended(stage, sound)
     (job,) = jobs(stage, broken)["0/score"]
@@ -310,7 +326,7 @@ def test_a_loop_whose_answers_are_gone_fails_in_words_and_hides_no_other_one(sta
         stage.work()
     shutil.rmtree(job.folder)
     stage.pass_()
-    with pytest.raises(NotFound, match=f"The answers of evaluation {job.id} are not in"):
+    with pytest.raises(NotFound, match=f"The answers of evaluation {job.id} are no longer in"):
         find_loop(broken)
     assert [one.stored.id for one in list_loops()] == [sound]
     assert broken in caplog.text
@@ -319,8 +335,8 @@ def test_a_loop_whose_answers_are_gone_fails_in_words_and_hides_no_other_one(sta
 
 
 def test_loops_of_another_home_are_left_alone(stage):
-    plan = loop_plan().model_copy(update={"home": "/somewhere/else"})
-    id = create_loop(plan).id
+    spec = loop_spec().model_copy(update={"home": "/somewhere/else"})
+    id = create_loop(spec).id
     stage.pass_()
     assert (find_loop(id).stored.status, jobs(stage, id)) == ("queued", {})
 
@@ -389,8 +405,8 @@ def test_a_loop_that_is_stopped_goes_on_with_the_same_jobs(stage, step, begun):
     assert sorted(after) == sorted(["0/score", "1/train", "1/score", "0/sealed", "1/sealed"])
 
 
-def to_the_sealed_half(stage, id):
-    """Take a loop to where both evaluations on its sealed half wait."""
+def to_the_held_out_half(stage, id):
+    """Take a loop to where both evaluations on its held-out half wait."""
     while "0/sealed" not in jobs(stage, id):
         stage.pass_()
         if "0/sealed" not in jobs(stage, id):
@@ -405,32 +421,32 @@ def stopped_by_wish(stage, id):
     return find_loop(id)
 
 
-def test_a_wish_to_stop_that_comes_after_both_sealed_answers_is_too_late(stage):
+def test_a_wish_to_stop_that_comes_after_both_held_out_answers_is_too_late(stage):
     id = start(target_percent=60)
     stage.shares = {"0": 0.4, "1": 0.6}
-    to_the_sealed_half(stage, id)
+    to_the_held_out_half(stage, id)
     assert stage.work()
     assert stage.work()
     one = stopped_by_wish(stage, id)
     assert (one.stored.status, one.report.best) == ("target_reached", 1)
     assert "Stopped on request" not in one.stored.message
-    with pytest.raises(Conflict, match="sealed no more"):
+    with pytest.raises(Conflict, match="already revealed; continuing would select on test data"):
         resume_loop(id, {"target_percent": 90.0})
-    with pytest.raises(Conflict, match="sealed no more"):
+    with pytest.raises(Conflict, match="already revealed; continuing would select on test data"):
         resume_loop(id)
 
 
 @pytest.mark.parametrize("answered", [0, 1])
-def test_a_loop_that_is_stopped_while_its_sealed_half_is_asked_goes_on_to_the_same_winner_alone(stage, answered):
+def test_a_loop_that_is_stopped_while_its_held_out_half_is_asked_resumes_to_the_same_winner_alone(stage, answered):
     id = start(target_percent=60)
     stage.shares = {"0": 0.4, "1": 0.6}
-    to_the_sealed_half(stage, id)
+    to_the_held_out_half(stage, id)
     for _ in range(answered):
         assert stage.work()
     one = stopped_by_wish(stage, id)
     assert (one.stored.status, one.report) == ("stopped", None)
     assert "Stopped on request" in one.stored.message
-    assert one.stored.message.endswith("was not asked to the end. Going on asks it, and trains nothing more.")
+    assert one.stored.message.endswith("was not fully evaluated. Resume to finish it.")
     with pytest.raises(Conflict, match=f"its winner is fixed.*ratchet loop resume {id}"):
         resume_loop(id, {"target_percent": 90.0})
     assert find_loop(id).stored == one.stored
@@ -443,11 +459,11 @@ def test_a_loop_that_is_stopped_while_its_sealed_half_is_asked_goes_on_to_the_sa
     }
 
 
-def test_no_round_is_tried_anew_once_the_sealed_half_was_asked(stage):
-    """The last round failed: without the sealed half it would be begun again."""
+def test_no_round_is_tried_anew_once_the_held_out_half_was_asked(stage):
+    """The last round failed: without the held-out half it would be begun again."""
     id = start(max_rounds=2)
     stage.shares, stage.ends = {"0": 0.4, "1": 0.6, "2": 0.9}, {"2/train": ["failed"]}
-    to_the_sealed_half(stage, id)
+    to_the_held_out_half(stage, id)
     before = {step: [run.id for run in found] for step, found in jobs(stage, id).items()}
     assert stopped_by_wish(stage, id).stored.status == "stopped"
     resume_loop(id)
@@ -460,7 +476,7 @@ def test_a_process_that_is_gone_while_it_resumes_leaves_a_loop_that_can_be_gone_
     """The evaluations are in the queue again and the loop is stopped still: they end, and it closes as it would have."""
     id = start(target_percent=60)
     stage.shares = {"0": 0.4, "1": 0.6}
-    to_the_sealed_half(stage, id)
+    to_the_held_out_half(stage, id)
     stopped_by_wish(stage, id)
 
     class Gone(BaseException):
@@ -470,7 +486,7 @@ def test_a_process_that_is_gone_while_it_resumes_leaves_a_loop_that_can_be_gone_
         raise Gone
 
     with monkeypatch.context() as patch:
-        patch.setattr(loops, "forget", gone)
+        patch.setattr(Loop, "repeated_runs", gone)
         with pytest.raises(Gone):
             resume_loop(id)
     while stage.work():
@@ -490,7 +506,7 @@ def test_a_loop_does_not_end_while_what_it_asked_to_stop_is_at_work(stage):
     stage.pass_()
     stage.work()
     stage.pass_()
-    stage.begin()  # the sealed half
+    stage.begin()  # the held-out half
     stop_loop(id)
     stage.pass_()
     assert find_loop(id).stored.ended_at is None
@@ -552,15 +568,15 @@ def test_a_start_that_could_not_be_benchmarked_is_tried_anew(stage):
 def test_a_loop_that_has_come_to_its_end_is_not_gone_on_with_and_it_is_said_why(stage):
     id = start(target_percent=50)
     ended(stage, id)
-    with pytest.raises(Conflict, match=r"sealed no more.*Start a new loop from its best adapter"):
+    with pytest.raises(Conflict, match=r"already revealed.*Start a new loop from its best adapter"):
         resume_loop(id, {"max_rounds": 20})
-    with pytest.raises(Conflict, match=r"has ended already \(target reached\)"):
+    with pytest.raises(Conflict, match=r"has already ended \(target reached\)"):
         stop_loop(id)
 
 
 def test_a_loop_that_is_open_is_not_resumed(stage):
     id = start()
-    with pytest.raises(Conflict, match="it goes on by itself while ratchet serve runs"):
+    with pytest.raises(Conflict, match="it continues by itself while ratchet serve runs"):
         resume_loop(id)
 
 
@@ -569,7 +585,7 @@ def test_a_loop_goes_on_with_the_limits_that_are_given(stage):
     stop_loop(id)
     stage.pass_()
     resume_loop(id, {"target_percent": 50.0, "max_rounds": 4})
-    settings = find_loop(id).plan.settings
+    settings = find_loop(id).spec.settings
     assert (settings.target_percent, settings.max_rounds) == (50, 4)
     assert ended(stage, id).stored.status == "target_reached"
 
@@ -584,26 +600,26 @@ def test_what_is_not_there_is_said():
 
 
 def test_a_loop_has_a_name_and_a_column_and_is_listed_by_its_project(stage):
-    first, second = start({"project": "sums"}), create_loop(loop_plan(pairs(), name="mine")).id
+    first, second = start({"project": "sums"}), create_loop(loop_spec(pairs(), name="mine")).id
     assert [one.stored.id for one in list_loops()] == [first, second]
     assert [one.stored.id for one in list_loops("sums")] == [first]
     names = [one.stored.name for one in list_loops()]
     assert names == ["pairs, tiny", "mine"]
-    assert find_loop(first).plan.settings.score_column == "accuracy"
+    assert find_loop(first).spec.settings.score_column == "accuracy"
 
 
 def test_a_column_that_the_benchmark_has_not_and_a_benchmark_that_is_not_there_are_refused():
     with pytest.raises(InvalidSetting, match="Score column is style, but benchmark pairs has accuracy"):
         start(score_column="style")
     with pytest.raises(NotFound):
-        create_loop(loop_plan("0" * 64))
+        create_loop(loop_spec("0" * 64))
     assert list_loops() == []
 
 
 def test_a_loop_whose_rows_are_questions_of_the_benchmark_is_refused_before_anything_is_measured():
     of_few_numbers = pairs(largest=3, heldout=8, seed=2)
-    with pytest.raises(IncompatibleData, match=r"questions are rows that the run would be trained on or chosen by"):
-        create_loop(loop_plan(of_few_numbers, {"data__largest": 3, "data__prompts": 12, "validation_prompts": 4}))
+    with pytest.raises(IncompatibleData, match=r"questions are rows that the run would be trained or selected on"):
+        create_loop(loop_spec(of_few_numbers, {"data__largest": 3, "data__prompts": 12, "validation_prompts": 4}))
     assert list_loops() == []
 
 
@@ -616,17 +632,17 @@ def test_a_loop_whose_start_was_trained_on_questions_of_the_benchmark_is_refused
     count, of_few_numbers = len(list_loops()), pairs("few", largest=3, heldout=8, seed=2)  # kept later than the run
     elsewhere = {"start_from": run.id, "data__smallest": 4}
     with pytest.raises(
-        IncompatibleData, match=rf"of the 8 questions are rows that run {run.id} was trained on.*"
+        IncompatibleData, match=rf"of the 8 questions are rows that run {run.id} was trained or selected on.*"
     ) as told:
-        create_loop(loop_plan(of_few_numbers, elsewhere))
+        create_loop(loop_spec(of_few_numbers, elsewhere))
     assert str(told.value).endswith("Or start from another adapter, or from the base model.")
     assert len(list_loops()) == count
-    assert create_loop(loop_plan(pairs(), {"start_from": run.id})).status == "queued"
+    assert create_loop(loop_spec(pairs(), {"start_from": run.id})).status == "queued"
 
 
 def test_a_benchmark_of_one_question_has_no_two_halves():
     with pytest.raises(InvalidSetting, match=r"Benchmark pairs has 1 question\. A loop needs 2 at least"):
-        create_loop(loop_plan(pairs(heldout=1)))
+        create_loop(loop_spec(pairs(heldout=1)))
 
 
 def test_a_column_that_no_answer_of_these_settings_has_is_refused():
@@ -641,21 +657,21 @@ def test_a_loop_may_begin_with_an_adapter_and_by_another_column(stage):
     run = ended(stage, first).run_of(1)
     stage.order.clear()
     id = create_loop(
-        loop_plan(pairs(), {"start_from": run.id}, target_percent=100.0, score_column="answered", seed=1)
+        loop_spec(pairs(), {"start_from": run.id}, target_percent=100.0, score_column="answered", seed=1)
     ).id
     one = ended(stage, id)
     assert stage.order == ["0/score", "0/sealed"]  # every answer is one
     (job,) = jobs(stage, id)["0/score"]
     assert (spec_of(job).subject.run, spec_of(job).subject.sha256) == (run.id, run.adapter_sha256)
-    assert one.report.sealed_score.name == "answered"
-    assert halves_of(one.plan) != halves_of(find_loop(first).plan)
+    assert one.report.held_out_score.name == "answered"
+    assert one.spec.halves() != find_loop(first).spec.halves()
 
 
 @pytest.mark.slow
 def test_merged_exports_of_rounds_that_are_not_the_best_are_removed_and_adapters_never(stage):
     for keeps in (False, True):
         stage.order.clear()
-        id = create_loop(loop_plan(pairs(), target_percent=60, reclaims_storage=not keeps)).id
+        id = create_loop(loop_spec(pairs(), target_percent=60, reclaims_storage=not keeps)).id
         stage.shares = {"0": 0.4, "1": 0.5, "2": 0.6}
         for _ in range(5):
             stage.pass_()

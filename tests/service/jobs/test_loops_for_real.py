@@ -16,10 +16,9 @@ from ratchet.datasets.math_pairs_source import problem_class
 from ratchet.evaluation.evaluation_files import EvaluationFiles
 from ratchet.run.records import AT_WORK, ENDS
 from ratchet.run.run_folder import RunFolder
-from ratchet.service.jobs import experiments, loops
 from ratchet.store import Database, RunStore
 
-from ...conducted import pairs, spec_of, start_of, step_of
+from ...conducted import find_experiment, find_loop, list_experiments, list_loops, pairs, spec_of, start_of, step_of
 from ...small_evaluations import apart_from_times
 from ...small_runs import adapter_bytes
 
@@ -170,17 +169,17 @@ def check_what_is_claimed(one, whole):
     percent = [view.percent for view in one.view.rounds]
     assert 30 <= percent[0] <= 45
     assert percent[-1] >= 90
-    assert (one.report.best, one.report.sealed.verdict, one.report.target_on_sealed) == (
+    assert (one.report.best, one.report.held_out.verdict, one.report.target_on_held_out) == (
         len(percent) - 1,
         "better",
         True,
     )
-    choosing, sealed = loops.halves_of(one.plan)
+    selection, held_out = one.spec.halves()
     asked = {question["prompt"][-1]["content"] for question in (*whole["0/score"], *whole["0/sealed"])}
     for step, (run,) in jobs(f"loop/{one.stored.id}").items():
         if run.kind == "evaluation":
             numbers = tuple(question["question"] for question in whole[step])
-            assert numbers == (sealed if "sealed" in step else choosing)
+            assert numbers == (held_out if "sealed" in step else selection)
         else:
             trained = {row["prompt"][-1]["content"] for row in RunFolder(run.folder).read_rollouts(1)}
             assert not set(map(problem_class, trained)) & set(map(problem_class, asked))
@@ -203,24 +202,24 @@ def kill_in_every_state(served, last_round):
 def test_a_loop_reaches_its_target_and_ends_alike_whatever_is_killed_in_every_state(
     cli, start_cli, settings, tmp_path, monkeypatch
 ):
-    pairs("choosing", 320)
-    start = ("loop", "start", settings(), "-b", "choosing", "--target", "90", "--inspected")
+    pairs("halves", 320)
+    start = ("loop", "start", settings(), "-b", "halves", "--target", "90", "--inspected")
     done = cli(*start)
     assert (done.returncode, "Status     target reached" in done.stdout) == (0, True), done.stderr
-    (one,) = loops.list_loops()
+    (one,) = list_loops()
     owner = f"loop/{one.stored.id}"
     whole = findings(owner)
     check_what_is_claimed(one, whole)
     assert all_runs_but(owner) == []
 
     monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "disturbed"))
-    pairs("choosing", 320)
+    pairs("halves", 320)
     id = last(cli(*start, "--queue", "--json").stdout)["loop"]
-    assert loops.find_loop(id).stored.status == "queued"
+    assert find_loop(id).stored.status == "queued"
     served = Served(start_cli, f"loop/{id}")
     kill_in_every_state(served, one.report.best)
-    served.end(lambda: loops.find_loop(id))
-    again = loops.find_loop(id)
+    served.end(lambda: find_loop(id))
+    again = find_loop(id)
     assert again.stored.status == "target_reached"
     assert (again.view, again.report) == (one.view, one.report)
     assert findings(f"loop/{id}") == whole
@@ -238,7 +237,7 @@ def test_an_experiment_of_base_sft_and_rl_ends_alike_whatever_is_killed(
     start = ("experiment", "start", settings(**few), "-b", "judging", "--sft", sft, "--inspected")
     done = cli(*start)
     assert done.returncode == 0, done.stderr
-    (one,) = experiments.list_experiments()
+    (one,) = list_experiments()
     owner = f"experiment/{one.stored.id}"
     whole = findings(owner)
     assert set(whole) == {"start/0", "sft", "sft/0", "train/0", "score/0/0"}
@@ -258,8 +257,8 @@ def test_an_experiment_of_base_sft_and_rl_ends_alike_whatever_is_killed(
     served.kill_while("sft")  # training
     served.kill_while("train/0")
     served.kill_while("score/0/0")  # scoring
-    served.end(lambda: experiments.find_experiment(id))
-    again = experiments.find_experiment(id)
+    served.end(lambda: find_experiment(id))
+    again = find_experiment(id)
     assert again.stored.status == "done"
     assert findings(f"experiment/{id}") == whole
     assert again.report.sentence == one.report.sentence
@@ -275,8 +274,8 @@ def rounds_done(id):
 def interrupted_in_training(start_cli, *arguments, done=0):
     """Start a command on a loop in this terminal and interrupt it once more rounds are done; return it and the loop."""
     process = start_cli(*arguments)
-    until(loops.list_loops)
-    id = loops.list_loops()[0].stored.id
+    until(list_loops)
+    id = list_loops()[0].stored.id
     until(lambda: rounds_done(id) > done)
     process.send_signal(signal.SIGINT)
     return process, id
@@ -290,7 +289,7 @@ def test_ctrl_c_ends_a_loop_in_good_order_and_it_goes_on_from_there(cli, start_c
     out, err = process.communicate(timeout=200)
     assert (process.returncode, err) == (0, "")
     assert "Status     stopped" in out
-    one = loops.find_loop(id)
+    one = find_loop(id)
     (run,) = jobs(f"loop/{id}")["1/train"]
     assert (one.stored.status, run.status, run.ending) == ("stopped", "stopped_early", "stopped")
     with opened() as store:
@@ -304,14 +303,14 @@ def test_ctrl_c_ends_a_loop_in_good_order_and_it_goes_on_from_there(cli, start_c
 def test_a_second_ctrl_c_ends_the_command_at_once_and_the_next_keeper_ends_the_loop(cli, start_cli, settings):
     pairs("few", 40)
     process, id = interrupted_in_training(start_cli, "loop", "start", settings(rounds=1000), "-b", "few", "--inspected")
-    until(lambda: loops.find_loop(id).stored.stop_requested_at)
+    until(lambda: find_loop(id).stored.stop_requested_at)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=200)
     assert (process.returncode, err.strip()) == (130, "Error: Interrupted.")
     served = Served(start_cli, f"loop/{id}")
     served.serve()
-    served.end(lambda: loops.find_loop(id))
-    assert loops.find_loop(id).stored.status == "stopped"
+    served.end(lambda: find_loop(id))
+    assert find_loop(id).stored.status == "stopped"
     (run,) = jobs(f"loop/{id}")["1/train"]
     assert run.status == "stopped_early"
     assert spec_of(jobs(f"loop/{id}")["0/score"][0]).only
@@ -326,7 +325,7 @@ def test_a_loop_is_followed_where_a_keeper_runs_and_ctrl_c_leaves_it_to_that(cli
     out, _ = process.communicate(timeout=100)
     assert process.returncode == 0
     assert "Ctrl-C leaves it to that" in out
-    assert loops.find_loop(id).stored.stop_requested_at is None
+    assert find_loop(id).stored.stop_requested_at is None
     assert cli("loop", "stop", id).returncode == 0
-    until(lambda: loops.find_loop(id).stored.ended_at)
-    assert loops.find_loop(id).stored.status == "stopped"
+    until(lambda: find_loop(id).stored.ended_at)
+    assert find_loop(id).stored.status == "stopped"

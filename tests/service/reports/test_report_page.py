@@ -72,8 +72,8 @@ def hostile(text):
 PLAIN = set(read(page(card())).tags)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.text(max_size=200).map(whole))
+@settings(max_examples=8, deadline=None)
+@given(st.text(min_size=100, max_size=1000).map(whole))
 def test_no_text_breaks_out_of_the_page(text):
     check(text)
 
@@ -103,8 +103,8 @@ def test_a_page_needs_nothing_from_elsewhere():
 def test_a_page_shows_every_number_and_what_it_means():
     text = words_of(card(refusal="All scored alike."))
     for part in (
-        "A run is refused. All scored alike.", "Look at this.", "37.5% right, of 8 answers", "50.0% prompts with a signal (1 of 2)",
-        "12.5% unparseable, above 3.0%", "0.0% cut off", "50.0% false positives, of made-up answers that must fail", "0.0% false negatives", "scores more than 0.5.", "the prompt again 1 of 2 0",
+        "A run cannot start. All scored alike.", "Look at this.", "37.5% right, of 8 answers", "50.0% prompts with a signal (1 of 2)",
+        "12.5% unparseable, above 3.0%", "0.0% cut off", "50.0% false positives, of adversarial answers that must fail", "0.0% false negatives", "scores more than 0.5 passes.", "the prompt again 1 of 2 0",
         "the longest 9 of 32", "1 answer worth reading", "highest score prompt 7 reward 1.00 accuracy_strict 1.00 3 tokens",
         "(3 + 4) * (2 + 6)", "Reference: 56", "temperature 1, top-p 1, top-k off",
     ):  # fmt: skip
@@ -205,8 +205,8 @@ def test_the_source_of_a_metric_stands_by_itself_on_the_page():
     assert "kind: custom\nmetric: m\nversion: 1</td>" in text
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.text(max_size=200).map(whole))
+@settings(max_examples=12, deadline=None)
+@given(st.text(min_size=100, max_size=1000).map(whole))
 def test_no_text_acts_on_a_terminal(text):
     check_printed(text)
 

@@ -1,6 +1,6 @@
 """The baseline of a run: a completed evaluation of its data that supplies verifier and metric where the run names none.
 
-What is trained on is then what was measured. A metric that cannot be trained on gives no default, by name.
+The run then trains on what was measured.
 """
 
 from ratchet.config import DatasetData, MathPairsData, RunConfig, VerifierSettings
@@ -10,14 +10,14 @@ from ratchet.evaluation.benchmark import ACCURACY, BenchmarkSpec
 from ratchet.evaluation.evaluation import Evaluation
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.evaluations.benchmarks import find_benchmark
-from ratchet.service.evaluations.evaluations import find_evaluation
+from ratchet.service.evaluations.evaluation_catalogue import find_evaluation
 from ratchet.verifiers import METRICS
 
 _FIELD = "baseline"
 
 
 def with_baseline(config: RunConfig) -> RunConfig:
-    """Return settings with verifier and form of their baseline, where they name none of their own.
+    """Settings with verifier and form of their baseline, where they name none of their own.
 
     Raises:
         NotFound: there is no such evaluation.
@@ -40,7 +40,7 @@ def with_baseline(config: RunConfig) -> RunConfig:
 
 
 def note_on(baseline: str, *, is_own: bool) -> str:
-    """Say where a run's verifier comes from: it is the run's own, or its baseline's."""
+    """Where a run's verifier comes from: it is the run's own, or its baseline's."""
     if is_own:
         return f"The verifier is this run's own, whatever its baseline {baseline} was measured with."
     return f"Verifier and metric are taken from the baseline {baseline}."
@@ -56,14 +56,14 @@ def _refuse_other_data(config: RunConfig, evaluation: Evaluation, benchmark: Ben
     is_same = benchmark.origin == own if own else source == data.source
     if not is_same:
         raise InvalidSetting(
-            f"Baseline {evaluation.id} was measured on benchmark {benchmark.name}, made of {benchmark.origin}, not of "
-            f"this run's data ({own or data.source}). Choose a baseline of the same data.",
+            f"Baseline {evaluation.id} was measured on benchmark {benchmark.name}, made from {benchmark.origin}, not "
+            f"from this run's data ({own or data.source}). Choose a baseline of the same data.",
             _FIELD,
         )
 
 
 def _rewarding(asked: RunConfig, evaluation: Evaluation) -> VerifierSettings:
-    """Return the baseline's verifier with its main metric as what is trained on."""
+    """The baseline's verifier with its main metric as what is trained on."""
     verifier, main = asked.verifier, evaluation.main_column
     if verifier is None:
         raise ValueError("an evaluation has a verifier")

@@ -1,4 +1,4 @@
-"""How a benchmark is made of questions, a verifier and a user's choices: tried, then kept by its content and name.
+"""How a benchmark is set up from questions, a verifier and a user's choices: checked, then stored by content and name.
 
 Where the questions come from is in ``benchmarks.py``.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredBenchmark:
-    """A benchmark that is kept. ``content_hash`` names its folder, see ``datasets/bench_store.py``."""
+    """A stored benchmark. ``content_hash`` names its folder, see ``datasets/benchmark_folders.py``."""
 
     spec: BenchmarkSpec
     content_hash: str
@@ -56,7 +56,7 @@ class AddedBenchmark:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a user decides of a benchmark made of a dataset. What is left out is as with the evaluated model's own run.
+    """What a user decides about a benchmark from a dataset. What is left out follows the evaluated model's own run.
 
     ``main`` is the column to go by, accuracy unless it is another one.
     """
@@ -69,7 +69,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Making:
+class BenchmarkSetup:
     """All that a benchmark is made of.
 
     ``instruction`` asks for an answer where nothing else does. ``columns`` are those that are asked for, ``template``
@@ -89,7 +89,7 @@ class Making:
 
 
 def stored(entry: "BenchmarkEntry") -> StoredBenchmark:
-    """Return a benchmark as the database and its folder have it.
+    """A benchmark as the database and its folder have it.
 
     Raises:
         NotFound, Conflict: its folder is not here, or was changed.
@@ -97,8 +97,8 @@ def stored(entry: "BenchmarkEntry") -> StoredBenchmark:
     return StoredBenchmark(benchmark_folders.read_spec(entry.content_hash), entry.content_hash, entry.created_at)
 
 
-def made(making: Making) -> AddedBenchmark:
-    """Try the questions of a benchmark, and keep it.
+def create_benchmark(setup: BenchmarkSetup) -> AddedBenchmark:
+    """Check the questions of a benchmark, and store it.
 
     Raises:
         InvalidSetting: name, verifier or choices cannot be used.
@@ -106,34 +106,34 @@ def made(making: Making) -> AddedBenchmark:
         Conflict: the name is taken, or the same benchmark has another one.
         MetricRefused, SandboxUnavailable: the verifier's metric cannot be used.
     """
-    checked_name(making.name)
-    choices = making.choices
-    verifier, form = _resolved(making)
-    prompts = making.questions.prompts
-    columns = score_columns(verifier, form, making.columns, choices.main)
-    is_bundle = making.source == "bundle"
-    solutions = reference_solutions(prompts, verifier, form, template=making.template, prefers_own=is_bundle)
+    checked_name(setup.name)
+    choices = setup.choices
+    verifier, form = _resolved(setup)
+    prompts = setup.questions.prompts
+    columns = score_columns(verifier, form, setup.columns, choices.main)
+    is_bundle = setup.source == "bundle"
+    solutions = reference_solutions(prompts, verifier, form, template=setup.template, prefers_own=is_bundle)
     with closing(make_verifier(verifier, prefer_answer_tag=form == "tags")) as checking:
         notes = check_questions(checking, prompts, solutions, must_have_solutions=is_bundle)
-    if making.metric is not None:
-        verifier = _with_kept_metric(verifier, making.metric, making.name)
+    if setup.metric is not None:
+        verifier = _with_kept_metric(verifier, setup.metric, setup.name)
     content = benchmark_folders.written(prompts)
     spec = BenchmarkSpec(
-        name=making.name,
-        source=making.source,
-        origin=making.questions.origin,
+        name=setup.name,
+        source=setup.source,
+        origin=setup.questions.origin,
         description=choices.description,
         harness=choices.harness,
-        usual=Harness(system_prompt=making.instruction(form), worked_examples=()),
+        usual=Harness(system_prompt=setup.instruction(form), worked_examples=()),
         verifier=verifier,
         reward=choices.reward,
         max_answer_tokens=choices.max_answer_tokens,
         score_columns=columns,
         questions=len(prompts),
         questions_sha256=hashlib.sha256(content).hexdigest(),
-        difficulty=making.questions.difficulty,
+        difficulty=setup.questions.difficulty,
     )
-    return _kept(spec, content, making.dataset, notes)
+    return _kept(spec, content, setup.dataset, notes)
 
 
 def _kept(spec: BenchmarkSpec, content: bytes, dataset: "Version | None", notes: tuple[str, ...]) -> AddedBenchmark:
@@ -155,12 +155,12 @@ def _kept(spec: BenchmarkSpec, content: bytes, dataset: "Version | None", notes:
             metric=_kept_metric(spec.verifier),
         )
         entry, is_new = store.add(entry)
-    again = () if is_new else (f"The benchmark {spec.name} has the same content already.",)
+    again = () if is_new else (f"Benchmark {spec.name} already has this content.",)
     return AddedBenchmark(stored(entry), is_new, (*again, *notes))
 
 
-def _resolved(making: Making) -> tuple[VerifierSettings, FormatKind]:
-    """Return a verifier with its metric's source and what decides its grades, and the form that goes with it.
+def _resolved(setup: BenchmarkSetup) -> tuple[VerifierSettings, FormatKind]:
+    """The verifier with its metric's source and what decides its grades, and the form that goes with it.
 
     Read stays open where it was: an evaluation takes that of the model's own run.
 
@@ -168,14 +168,14 @@ def _resolved(making: Making) -> tuple[VerifierSettings, FormatKind]:
         InvalidSetting: it is a function of this process, which is not kept.
         NotFound, Conflict: its metric is not kept, or archived.
     """
-    if takes_function(making.verifier):
+    if takes_function(setup.verifier):
         raise InvalidSetting(
-            "The verifier is a Python function of your own, which cannot be kept. Keep it as a metric (ratchet metric "
-            "add) and choose verifier.kind custom.",
+            "The verifier is a Python function, which cannot be stored. Add it as a metric (ratchet metric add) and "
+            "set verifier.kind custom.",
             "verifier.kind",
         )
-    config = RunConfig(verifier=_with_box(making.verifier), watch=None, reward=making.choices.reward)
-    if making.metric is None:
+    config = RunConfig(verifier=_with_box(setup.verifier), watch=None, reward=setup.choices.reward)
+    if setup.metric is None:
         config = with_source(config)
     if config.verifier is None:
         raise ValueError("a verifier was given")
@@ -183,7 +183,7 @@ def _resolved(making: Making) -> tuple[VerifierSettings, FormatKind]:
 
 
 def _with_box(verifier: VerifierSettings) -> VerifierSettings:
-    """Return a verifier for which it does not depend on a run's data whether a box is needed."""
+    """The verifier, with the need for a box independent of a run's data."""
     if isinstance(verifier, MathVerifier) and verifier.require_boxed is None:
         return verifier.model_copy(update={"require_boxed": False})
     if isinstance(verifier, CompositeVerifier):
@@ -201,7 +201,7 @@ def _with_kept_metric(verifier: VerifierSettings, file: Path, name: str) -> Veri
 
 
 def _kept_metric(verifier: VerifierSettings) -> "Version | None":
-    """Return the version of a metric that a verifier is, None where it is none or brings a source of its own."""
+    """The version of a metric that a verifier is, None where it is none or brings a source of its own."""
     from ratchet.store.benchmark_rows import Version
 
     if not isinstance(verifier, CustomVerifier) or not verifier.metric:

@@ -1,7 +1,6 @@
-"""What can be done with benchmarks: make one of a dataset, a bundle or a built-in, find, list, show and remove them.
+"""Benchmarks: create one from a dataset, a bundle or a built-in, find, list, show and remove them.
 
-One is kept only after its questions were tried: see ``benchmark_making.py``. Built-in ones are made when they are first
-asked for. Whose answers are best on one is not known here.
+One is stored only after its questions were checked, see ``benchmark_setup.py``. Built-in ones are created on first use.
 """
 
 import re
@@ -30,8 +29,8 @@ from ratchet.evaluation.benchmark import BenchmarkSpec
 from ratchet.run.records import Prompt
 from ratchet.service.data.version_names import checked_name
 from ratchet.service.evaluations.benchmark_setup import AddedBenchmark as AddedBenchmark
+from ratchet.service.evaluations.benchmark_setup import BenchmarkSetup, create_benchmark, stored
 from ratchet.service.evaluations.benchmark_setup import Choices as Choices
-from ratchet.service.evaluations.benchmark_setup import Making, made, stored
 from ratchet.service.evaluations.benchmark_setup import StoredBenchmark as StoredBenchmark
 from ratchet.service.verification.user_metrics import source_of
 
@@ -96,7 +95,7 @@ BUILT_INS = {
 def add_dataset(
     name: str, reference: str, verifier: VerifierSettings | None, choices: Choices | None = None
 ) -> AddedBenchmark:
-    """Make a benchmark of the test rows of a dataset's version, NAME or NAME@VERSION.
+    """Create a benchmark from the test rows of a dataset's version, NAME or NAME@VERSION.
 
     Raises:
         InvalidSetting: name, verifier or choices cannot be used.
@@ -111,17 +110,17 @@ def add_dataset(
     _refuse_built_in(name)
     if verifier is None:
         raise InvalidSetting(
-            "A benchmark made of a dataset needs a verifier: say in verifier.kind how an answer is checked.",
+            "A benchmark from a dataset needs a verifier: set verifier.kind.",
             "verifier.kind",
         )
     found = show(reference, rows=0).summary
     rows = questions.of_dataset(found.content_hash, f"{found.name}@{found.version}")
     dataset = Version(found.name, found.version)
-    return made(Making(name, "dataset", rows, verifier, choices or Choices(), dataset=dataset))
+    return create_benchmark(BenchmarkSetup(name, "dataset", rows, verifier, choices or Choices(), dataset=dataset))
 
 
 def add_bundle(path: Path, name: str | None = None) -> AddedBenchmark:
-    """Make a benchmark of a bundle: a folder, or a .zip, with benchmark.yaml.
+    """Create a benchmark from a bundle: a folder, or a .zip, with benchmark.yaml.
 
     Its metric, if it has one, is kept as a version of a metric of the benchmark's name. Raises like ``add_dataset``.
 
@@ -138,7 +137,7 @@ def add_bundle(path: Path, name: str | None = None) -> AddedBenchmark:
             max_answer_tokens=bundle.file.max_answer_tokens,
             description=bundle.file.description,
         )
-        making = Making(
+        setup = BenchmarkSetup(
             called,
             "bundle",
             bundle.questions,
@@ -148,7 +147,7 @@ def add_bundle(path: Path, name: str | None = None) -> AddedBenchmark:
             template=bundle.file.reference_solution,
             metric=bundle.metric,
         )
-        return made(making)
+        return create_benchmark(setup)
 
 
 def add_built_in(
@@ -159,7 +158,7 @@ def add_built_in(
     revision: str | None = None,
     name: str | None = None,
 ) -> AddedBenchmark:
-    """Make one of the benchmarks that come with Ratchet. Raises like ``add_dataset``.
+    """Create a built-in benchmark. Raises like ``add_dataset``.
 
     Args:
         kind: math-pairs, gsm8k or math-500.
@@ -175,22 +174,23 @@ def add_built_in(
         _refuse_built_in(called)
     elif settings:
         raise InvalidSetting(
-            f"{kind} is the name of the usual problems. Give those of other settings a name of their own.", "name"
+            f"{kind} is the name of the benchmark with the default settings. With other settings, choose another name.",
+            "name",
         )
     if built_in.load is None:
         if path or revision:
-            raise InvalidSetting(f"The problems of {kind} are made up: they have neither path nor revision.")
+            raise InvalidSetting(f"{kind} is generated: it has neither path nor revision. Remove them.")
         rows = questions.of_math_pairs(_math_pairs(settings or {}))
     else:
         if settings:
-            raise InvalidSetting(f"{kind} has no settings of its own but path and revision.")
+            raise InvalidSetting(f"{kind} has no settings but path and revision. Remove the others.")
         rows = _rows(kind, built_in.load, path or built_in.path, revision)
     choices = Choices(description=built_in.description)
-    return made(Making(called, "built_in", rows, built_in.verifier, choices, built_in.instruction))
+    return create_benchmark(BenchmarkSetup(called, "built_in", rows, built_in.verifier, choices, built_in.instruction))
 
 
 def find_benchmark(name_or_hash: str) -> StoredBenchmark:
-    """Return a benchmark by its name, or by its content hash or the first 8 digits of it or more.
+    """Find a benchmark by its name, or by its content hash or the first 8 digits of it or more.
 
     A built-in one is made if it is not there yet.
 
@@ -210,19 +210,19 @@ def find_benchmark(name_or_hash: str) -> StoredBenchmark:
         alike = [entry for entry in entries if entry.content_hash.startswith(name_or_hash)]
         if len(alike) > 1:
             names = ", ".join(entry.name for entry in alike)
-            raise InvalidSetting(f"{name_or_hash} begins the hash of several benchmarks: {names}. Give a name.")
+            raise InvalidSetting(f"{name_or_hash} matches the hash of several benchmarks: {names}. Give a name.")
         if alike:
             return stored(alike[0])
         if len(name_or_hash) == _WHOLE_HASH:  # removed since, and evaluations on it are still here
             return _removed(name_or_hash)
     raise NotFound(
-        f"There is no benchmark {name_or_hash}. See ratchet bench list, or add it with ratchet bench add; built in are "
-        f"{', '.join(BUILT_INS)}."
+        f"There is no benchmark {name_or_hash}. List them with ratchet bench list, or add it with ratchet bench add. "
+        f"Built in: {', '.join(BUILT_INS)}."
     )
 
 
 def list_benchmarks() -> list[ListedBenchmark]:
-    """Return all benchmarks by name; those whose folder cannot be read are among them, with the reason."""
+    """All benchmarks by name; those whose folder cannot be read are among them, with the reason."""
     found = []
     for entry in kept_benchmarks():
         spec, problem = None, ""
@@ -235,7 +235,7 @@ def list_benchmarks() -> list[ListedBenchmark]:
 
 
 def show(name_or_hash: str, count: int = 0) -> tuple[StoredBenchmark, tuple[Prompt, ...]]:
-    """Return a benchmark and its first questions, all of them proved to be what was kept. Raises as ``find_benchmark``.
+    """A benchmark and its first questions, all verified against its hash. Raises as ``find_benchmark``.
 
     Args:
         name_or_hash: As of ``find_benchmark``.
@@ -267,7 +267,7 @@ def remove(name: str) -> bool:
 
 
 def kept_benchmarks() -> "list[BenchmarkEntry]":
-    """Return all benchmarks as the database has them; without opening it where there are none."""
+    """All benchmarks as the database has them; without opening it where there are none."""
     if not any(benchmark_folders.benchmarks_home().glob("[!.]*")):
         return []
     from ratchet.store import Database
@@ -278,7 +278,7 @@ def kept_benchmarks() -> "list[BenchmarkEntry]":
 
 
 def _verifier_of(bundle: Bundle, name: str) -> VerifierSettings:
-    """Return a bundle's verifier, with the source of its own metric, which is not kept yet, under the name it gets."""
+    """A bundle's verifier, with the source of its own metric, which is not kept yet, under the name it gets."""
     if bundle.metric is None or not isinstance(bundle.verifier, CustomVerifier):
         return bundle.verifier
     return bundle.verifier.model_copy(update={"metric": name, "source": source_of(bundle.metric)})
@@ -302,8 +302,8 @@ def _rows(kind: str, load: Callable[[str, str | None], Questions], path: str, re
         found = load(path, revision)
     except IncompatibleData as error:
         raise IncompatibleData(
-            f"The benchmark {kind} could not be made. {error} Its rows may lie anywhere on this machine: ratchet bench "
-            f"add {kind} --path FOLDER."
+            f"Cannot create benchmark {kind}. {error} If its rows are on this machine: ratchet bench add {kind} --path "
+            "FOLDER"
         ) from error
     return Questions(found.prompts, f"{BUILT_INS[kind].source}: {found.origin}", found.difficulty)
 
@@ -311,7 +311,7 @@ def _rows(kind: str, load: Callable[[str, str | None], Questions], path: str, re
 def _refuse_built_in(name: str) -> None:
     checked_name(name)
     if name in BUILT_INS:
-        raise InvalidSetting(f"{name} is the name of a built-in benchmark. Choose another one.", "name")
+        raise InvalidSetting(f"{name} is the name of a built-in benchmark. Choose another name.", "name")
 
 
 def _removed(content_hash: str) -> StoredBenchmark:
@@ -319,5 +319,5 @@ def _removed(content_hash: str) -> StoredBenchmark:
     try:
         made = benchmark_folders.questions_file(content_hash).stat().st_mtime
     except OSError as error:
-        raise Conflict(f"The questions of benchmark {spec.name} are gone. Add it again.") from error
+        raise Conflict(f"The questions of benchmark {spec.name} are missing. Add it again.") from error
     return StoredBenchmark(spec, content_hash, datetime.fromtimestamp(made, UTC))

@@ -1,9 +1,9 @@
-"""Has the model that is evaluated been trained on the questions? Told by the runs that its adapter comes from.
+"""Contamination: whether the evaluated adapter was trained on the questions, by the runs that it comes from.
 
-The check before a run cannot tell: a benchmark may come later than the run, and one made of another version of the
-run's own data is left out there. What a run has read is told by its own folder, whatever became of the data since. Only
-rows that are equal to a question count, as ``datasets/leak_guard.py`` has it.
-What a base model or an endpoint has seen, nobody here knows.
+The check before a run does not find all of it: a benchmark may be newer than the run, and one made of another version
+of the run's own data is left out there. What a run has read is in its own folder, whatever became of the data since.
+Only rows that are equal to a question count, as in ``datasets/leak_guard.py``. What a base model or an endpoint was
+trained on is not known here.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ from ratchet.service.runs.registry import find_run
 _MOST_NAMED = 20
 
 
-class Seen(NamedTuple):
-    """What is known: ``withheld`` says why there can be no verdict, "" where there can; ``notes`` what is not known."""
+class Contamination(NamedTuple):
+    """``withheld`` says why there can be no verdict, "" where there can; ``notes`` say what could not be checked."""
 
     withheld: str = ""
     notes: tuple[str, ...] = ()
 
 
-def seen(config: RunConfig, spec: EvaluationSpec) -> Seen:
+def find_contamination(config: RunConfig, spec: EvaluationSpec) -> Contamination:
     """Compare an evaluation's questions with the rows of all runs that its adapter comes from.
 
     Args:
@@ -39,7 +39,7 @@ def seen(config: RunConfig, spec: EvaluationSpec) -> Seen:
         spec: What is asked.
     """
     if spec.subject.kind != "adapter":
-        return Seen()
+        return Contamination()
     asked = None if spec.only is None else frozenset(spec.only)
     found: list[str] = []
     notes: list[str] = []
@@ -47,21 +47,21 @@ def seen(config: RunConfig, spec: EvaluationSpec) -> Seen:
     for one in origin_of(Path(start.adapter or ""), start).line():
         if not one.run:
             notes.append(
-                f"What the adapter {Path(one.folder).name} was trained on is not known here, so nothing says whether "
-                "it has seen these questions."
+                f"What the adapter {Path(one.folder).name} was trained on is unknown, so contamination by these "
+                "questions cannot be excluded."
             )
             continue
         try:
             known = _known_to(_folder_of(one), _questions(spec.benchmark_hash))
         except RatchetError as fault:
-            notes.append(f"Whether run {one.run} was trained on these questions cannot be told: {fault}")
+            notes.append(f"Cannot check whether run {one.run} was trained on these questions: {fault}")
             continue
         numbers = [number for number in known if asked is None or number in asked]
         if numbers:
-            found.append(_said(f"run {one.run}", numbers, spec.questions, "was trained on or chosen by"))
+            found.append(_said(f"run {one.run}", numbers, spec.questions, "was trained or selected on"))
     if not found:
-        return Seen(notes=tuple(notes))
-    return Seen(f"{'; '.join(found)}. Take a benchmark of other questions.", tuple(notes))
+        return Contamination(notes=tuple(notes))
+    return Contamination(f"{'; '.join(found)}. Use a benchmark of other questions.", tuple(notes))
 
 
 def refuse_shared(config: RunConfig, benchmark_hashes: Sequence[str]) -> None:
@@ -81,8 +81,8 @@ def refuse_shared(config: RunConfig, benchmark_hashes: Sequence[str]) -> None:
         numbers = questions_among(rows, _questions(benchmark_hash))
         if numbers:
             raise IncompatibleData(
-                f"{_said('the run', numbers, spec.questions, 'would be trained on or chosen by')}, so benchmark "
-                f"{spec.name} would say nothing of it. Take a benchmark of other questions, or other rows."
+                f"{_said('the run', numbers, spec.questions, 'would be trained or selected on')}, so "
+                f"{spec.name} would be contaminated for this run. Use a benchmark of other questions, or other rows."
             )
 
 
@@ -91,7 +91,7 @@ def _questions(benchmark_hash: str) -> Benchmark:
 
 
 def _folder_of(one: Ancestor) -> RunFolder:
-    """Return the folder of an ancestor's run, which may have moved since.
+    """Folder of an ancestor's run, which may have moved since.
 
     Raises:
         NotFound: it is not here any more.
@@ -104,7 +104,7 @@ def _folder_of(one: Ancestor) -> RunFolder:
 
 
 def _known_to(run: RunFolder, benchmark: Benchmark) -> list[int]:
-    """Return which questions were rows of a run, by what its own folder says of them.
+    """Numbers of the questions that were rows of a run, read from its own folder.
 
     Raises:
         Conflict: it does not say, or its files are damaged.
@@ -112,7 +112,7 @@ def _known_to(run: RunFolder, benchmark: Benchmark) -> list[int]:
     """
     keys = run.read_row_keys(KEY_BYTES)
     if keys is None:
-        raise Conflict(f"{run.row_keys_path} is not there, which says what its rows were.")
+        raise Conflict(f"{run.row_keys_path}, which lists its rows, is missing.")
     known = set(equal_rows(keys, texts(benchmark)))
     config = run.read_config()
     if isinstance(config.data, MathPairsData):  # the same problem may be written otherwise; made anew they are the same

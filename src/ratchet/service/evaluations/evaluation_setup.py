@@ -1,7 +1,7 @@
-"""How an evaluation is put together: which model is meant, and what it is asked, in which way, and graded by.
+"""How an evaluation is set up: which model, which questions, prompts and sampling, and what grades the answers.
 
-The benchmark's own harness goes first, else that of the run which made the model, else what is usual for the
-benchmark. All of it is fixed in the evaluation's record. Making and working on evaluations is in ``evaluations.py``.
+The benchmark's own harness takes precedence, then that of the run that made the model, then the benchmark's defaults.
+All of it is fixed in the evaluation's record. Creating and doing evaluations is in ``evaluations.py``.
 """
 
 import hashlib
@@ -36,13 +36,13 @@ from ratchet.service.runs.storage_paths import settings_of
 from ratchet.verifiers import takes_function
 
 MOST_ANSWERS = 64  # a question
-_RUN_ID, _PLAN_ID = r"[re]\d{6}-\d{6}-[0-9a-f]{4}", r"[lx]\d{6}-\d{6}-[0-9a-f]{4}"
+_RUN_ID, _JOB_ID = r"[re]\d{6}-\d{6}-[0-9a-f]{4}", r"[lx]\d{6}-\d{6}-[0-9a-f]{4}"
 _LEAST_ANSWER = 16  # tokens, of the longest answer
 
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody wants to know.
+    """An evaluation that is wanted.
 
     Attributes:
         subject: A run (its kept adapter is meant), an adapter's folder, a model's name or folder; of an endpoint, what
@@ -51,13 +51,13 @@ class Request:
         of_start: Of a run, evaluate the checkpoint that it started from instead.
         is_merged: Of a model's folder, that it is a merged one.
         answers: Answers a question: 1 is greedy, more are sampled.
-        changes: Settings by key that take the place of those that would be taken: those in ``CHANGEABLE``.
+        changes: Settings by key that override all others: those in ``CHANGEABLE``.
         endpoint: The endpoint that answers, None for a model on this machine.
         name, project: Labels.
         owner: Which step of a loop or experiment it is.
         config: The settings of the run whose start is meant, where no run has been made of them yet.
         only: The questions to ask, by number; None: all of the benchmark.
-        asked_as: Settings whose prompt, reading, form, longest answer, sampling and quantization take the place of the
+        set_up_as: Settings whose prompt, reading, form, longest answer, sampling and quantization take the place of the
             model's own.
     """
 
@@ -72,12 +72,12 @@ class Request:
     project: str | None = None
     owner: str | None = None
     config: RunConfig | None = None
-    asked_as: RunConfig | None = None
+    set_up_as: RunConfig | None = None
     only: tuple[int, ...] | None = None
 
 
 def put_together(request: Request) -> tuple[RunConfig, EvaluationSpec]:
-    """Return the settings of an evaluation's model and what is asked of it. Makes nothing.
+    """Settings of an evaluation's model, and what is evaluated. Creates nothing.
 
     Raises:
         NotFound, Conflict, InvalidSetting, ModelUnavailable: it cannot be evaluated.
@@ -91,15 +91,16 @@ def put_together(request: Request) -> tuple[RunConfig, EvaluationSpec]:
     source, subject = _subject(request)
     notes: list[str] = []
     held = source.quantization
-    if request.asked_as is not None:
-        source, notes = _alike(source, request.asked_as, subject, request.answers)
+    if request.set_up_as is not None:
+        source, notes = _set_up_as(source, request.set_up_as, subject, request.answers)
     changes = dict(request.changes)
     verifier = _verifier(benchmark.spec, source)
     if takes_function(verifier):
         raise InvalidSetting(
-            "A Python function of this process cannot grade a benchmark: keep it as a metric.", "verifier"
+            "A Python function of this process cannot grade a benchmark. Add it as a metric: ratchet metric add FILE",
+            "verifier",
         )
-    config = _asked(source, benchmark.spec, verifier)
+    config = _for_evaluation(source, benchmark.spec, verifier)
     if changes:
         config = laid_over(config, changes)
     config = config.resolved()
@@ -107,8 +108,8 @@ def put_together(request: Request) -> tuple[RunConfig, EvaluationSpec]:
         config = config.model_copy(update={"project": request.project})
     if subject.kind == "adapter" and subject.run and config.quantization != held:
         notes.append(
-            f"The adapter comes with quantization {held} and is asked with {config.quantization}, under which it need "
-            "not answer as it did in training."
+            f"The adapter was trained with quantization {held} and is evaluated with {config.quantization}, so its "
+            "answers may differ from those in training."
         )
     if subject.kind == "endpoint":
         _refuse_unsent(config)
@@ -142,26 +143,24 @@ def _refuse_without_part(changes: Mapping[str, str]) -> None:
     if without:
         plays = "plays" if len(without) == 1 else "play"
         raise InvalidSetting(
-            f"{', '.join(without)} {plays} no part in an evaluation. What can be changed: {', '.join(CHANGEABLE)}.",
+            f"{', '.join(without)} {plays} no part in an evaluation. You can change: {', '.join(CHANGEABLE)}.",
             without[0],
         )
 
 
-def _alike(source: RunConfig, asked_as: RunConfig, subject: Subject, answers: int) -> tuple[RunConfig, list[str]]:
-    """Return a model's settings with another's way of asking, and what of that cannot be had of an endpoint."""
+def _set_up_as(source: RunConfig, set_up_as: RunConfig, subject: Subject, answers: int) -> tuple[RunConfig, list[str]]:
+    """A model's settings with another's prompts and sampling, and notes on what of that no endpoint takes."""
     names = ("prompt", "verifier", "reward", "rl", "seed", "quantization")
-    asked = source.model_copy(update={name: getattr(asked_as, name) for name in names})
+    asked = source.model_copy(update={name: getattr(set_up_as, name) for name in names})
     if subject.kind != "endpoint":
         return asked, []
     notes = []
     if asked.rl.top_k and answers > 1:
-        notes.append(
-            f"Top-k {asked.rl.top_k}, which asking alike calls for, is not sent to an endpoint: it has its own."
-        )
+        notes.append(f"Top-k {asked.rl.top_k} of the other evaluation is not sent to an endpoint, which uses its own.")
     if options := asked.prompt.template_options:
         notes.append(
-            f"Chat template options ({', '.join(options)}), which asking alike calls for, are not sent to an endpoint: "
-            "it has its own."
+            f"Chat template options ({', '.join(options)}) of the other evaluation are not sent to an endpoint, which "
+            "uses its own."
         )
     without = {
         "rl": asked.rl.model_copy(update={"top_k": source.rl.top_k}),
@@ -180,33 +179,32 @@ def _refuse_unsent(config: RunConfig) -> None:
     top_k = config.rl.top_k
     if top_k:
         raise InvalidSetting(
-            f"Top-k is {top_k}, which an endpoint is not sent. Leave it out; where the endpoint takes it, give it as "
-            f"one of its Extra fields: extra_body={{top_k: {top_k}}}.",
+            f"Top-k is {top_k}, which is not sent to endpoints. Remove it. If the endpoint supports it, set it as one "
+            f"of its Extra fields: extra_body={{top_k: {top_k}}}.",
             "rl.top_k",
         )
     if config.prompt.template_options:
         raise InvalidSetting(
-            "Chat template options are set, which an endpoint is not sent. Leave them out; where the endpoint takes "
-            "them, give them as its Extra fields, such as extra_body={chat_template_kwargs: {...}}.",
+            "Chat template options are set, which are not sent to endpoints. Remove them. If the endpoint supports "
+            "them, set them as its Extra fields, such as extra_body={chat_template_kwargs: {...}}.",
             "prompt.template_options",
         )
     if config.quantization != "none":
         raise InvalidSetting(
-            f"Quantization is {config.quantization}, but how its model is held is the endpoint's own matter. Leave it "
-            "out.",
+            f"Quantization is {config.quantization}, but an endpoint decides that itself. Remove it.",
             "quantization",
         )
 
 
 def _questions_sha256(benchmark: BenchmarkSpec, only: tuple[int, ...] | None) -> str:
-    """Return what tells one set of questions from another."""
+    """Hash that identifies a set of questions."""
     if only is None:
         return benchmark.questions_sha256
     return hashlib.sha256(json.dumps([benchmark.questions_sha256, only]).encode()).hexdigest()
 
 
 def _subject(request: Request) -> tuple[RunConfig, Subject]:
-    """Return the settings that the model comes with, and what it is."""
+    """Settings that the model comes with, and what it is."""
     if request.endpoint is not None:
         endpoint = request.endpoint
         subject = Subject(
@@ -220,12 +218,12 @@ def _subject(request: Request) -> tuple[RunConfig, Subject]:
         return _of_run(run, request)
     place = expanded(request.subject)
     if request.of_start:
-        raise NotFound(f"There is no run {request.subject}, whose start could be evaluated.")
+        raise NotFound(f"There is no run {request.subject}. Only the start of a run can be evaluated.")
     if holds_adapter(place):
         base = dict(request.changes).get("model")
         if base is None:
             raise InvalidSetting(
-                f"{request.subject} is an adapter without its run. Say which base model it is for: --model NAME.",
+                f"{request.subject} is an adapter without its run. Name its base model: --model NAME.",
                 "model",
             )
         config = build({"model": base, "start_from": {"adapter": str(place)}})
@@ -235,13 +233,13 @@ def _subject(request: Request) -> tuple[RunConfig, Subject]:
 
 
 def _run(name: str) -> RunFolder | None:
-    """Return the run of that id or in that folder, None where no run is meant.
+    """The run of that id or in that folder, None where no run is meant.
 
     Raises:
         NotFound: what is named like a run is not there, or it is a loop or an experiment.
     """
-    if re.fullmatch(_PLAN_ID, name):
-        raise NotFound(f"{name} is a loop or an experiment. Name one of its runs, which it shows.")
+    if re.fullmatch(_JOB_ID, name):
+        raise NotFound(f"{name} is a loop or an experiment. Name one of its runs instead.")
     try:
         return find_run(name)
     except NotFound:
@@ -264,7 +262,7 @@ def _of_run(run: RunFolder, request: Request) -> tuple[RunConfig, Subject]:
 
 
 def _start_of(config: RunConfig) -> tuple[RunConfig, Subject]:
-    """Return what a run of these settings starts from: the base model, or an adapter on it."""
+    """What a run of these settings starts from: the base model, or an adapter on it."""
     start = config.start_from
     if start.adapter is None:
         return config, Subject(kind="base", name=Path(config.model).name, model=config.model)
@@ -274,15 +272,15 @@ def _start_of(config: RunConfig) -> tuple[RunConfig, Subject]:
 
 
 def _verifier(benchmark: BenchmarkSpec, source: RunConfig) -> VerifierSettings:
-    """Return what grades: the benchmark's verifier, reading an answer as the run's does where it leaves that open."""
+    """The benchmark's verifier; where it leaves open what to extract the answer from, as the run's."""
     own, theirs = benchmark.verifier, source.verifier
     if own.read is None and theirs is not None and theirs.kind == own.kind and theirs.read is not None:
         return own.model_copy(update={"read": theirs.read})
     return own
 
 
-def _asked(source: RunConfig, benchmark: BenchmarkSpec, verifier: VerifierSettings) -> RunConfig:
-    """Return a model's settings with the harness, verifier and form that it is evaluated with."""
+def _for_evaluation(source: RunConfig, benchmark: BenchmarkSpec, verifier: VerifierSettings) -> RunConfig:
+    """A model's settings with the harness, verifier and form that it is evaluated with."""
     own, usual = benchmark.harness, benchmark.usual
     is_of_run = source.prompt.system_prompt is not None
     given = source.prompt
@@ -327,9 +325,9 @@ def _pinned(config: RunConfig, subject: Subject) -> tuple[RunConfig, Subject]:
 
 
 def _fitted(config: RunConfig, benchmark: StoredBenchmark, *, is_open: bool) -> RunConfig:
-    """Check that every question fits the model's window with the longest answer.
+    """Check that every question fits the context length with max answer tokens.
 
-    Where nobody has said how long that is (``is_open``), it is made as short as the window asks for.
+    Where nobody has set these (``is_open``), they are lowered to what fits.
 
     Raises:
         InvalidSetting, IncompatibleData, ModelUnavailable: what does not fit, or the model is not there.
@@ -367,7 +365,7 @@ def _columns(benchmark: BenchmarkSpec, config: RunConfig) -> tuple[str, ...]:
 
 
 def _setup(config: RunConfig, answers: int, endpoint: EndpointSettings | None) -> dict[str, Any]:
-    """Return what must be the same for two evaluations to be comparable, by the names people know.
+    """What must be the same for two evaluations to be comparable, by the names people know.
 
     Quantization none and no extra fields are left out: so a model here compares with an endpoint, and with what was
     evaluated before there were these parts.
@@ -379,18 +377,18 @@ def _setup(config: RunConfig, answers: int, endpoint: EndpointSettings | None) -
     examples: Sequence[Any] = config.prompt.worked_examples if isinstance(config.prompt.worked_examples, tuple) else ()
     return {
         "System prompt": config.prompt.system_prompt or "",
-        "Worked examples": [example.model_dump(mode="json") for example in examples],
+        "Few-shot examples": [example.model_dump(mode="json") for example in examples],
         "Chat template options": dict(config.prompt.template_options),
         "Verifier": verifier,
         "Format": {"form": reward.format_bonus or "off", "pattern": reward.format_pattern},
-        "Longest answer": rl.max_answer_tokens,
+        "Max answer tokens": rl.max_answer_tokens,
         "Answers per question": answers,
         **_model_setup(config, answers, endpoint),
     }
 
 
 def _model_setup(config: RunConfig, answers: int, endpoint: EndpointSettings | None) -> dict[str, Any]:
-    """Return the parts of a setup that a model here and an endpoint have each in its own way."""
+    """Parts of a setup that differ in kind between a model here and an endpoint."""
     rl = config.rl
     if endpoint is None:
         sampled = {"temperature": rl.temperature, "top_p": rl.top_p, "top_k": rl.top_k, "seed": config.seed}

@@ -1,4 +1,4 @@
-"""Said beforehand: how many questions show a gain, and which gain a benchmark's questions show."""
+"""Power analysis: how many questions detect a gain, and which gain a benchmark's questions detect."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ _POINTS = 100.0
 
 @dataclass(frozen=True)
 class PowerPlan:
-    """What it takes to see a gain. Shares are of 0..1.
+    """What it takes to detect a gain. Shares are of 0..1.
 
     Attributes:
         base: Accuracy that is assumed of the model there is.
@@ -36,7 +36,7 @@ class PowerPlan:
 def plan_power(
     gain_points: float, base_percent: float, questions: int | None = None, benchmark: str | None = None
 ) -> PowerPlan:
-    """Return what it takes to see a gain of so many percentage points over a model that is right so often.
+    """What it takes to detect a gain of so many percentage points over a model of that accuracy.
 
     Raises:
         NotFound: there is no such benchmark.
@@ -45,8 +45,8 @@ def plan_power(
     gain, base = gain_points / _POINTS, base_percent / _POINTS
     if not 0 < gain <= 1 or not 0 <= base <= 1 or base + gain > 1:
         raise InvalidSetting(
-            f"A gain of {gain_points:g} points over {base_percent:g} percent cannot be. Give a gain above 0 that does "
-            "not lead beyond 100 percent.",
+            f"A gain of {gain_points:g} points over {base_percent:g} percent is impossible. Give a gain above 0 that "
+            "ends at 100 percent or less.",
             "gain",
         )
     if benchmark is not None:
@@ -61,7 +61,7 @@ def plan_power(
     except ValueError as error:
         raise InvalidSetting(
             f"A gain of {gain_points:g} points over {base_percent:g} percent takes more than {MOST_QUESTIONS:,} "
-            "questions to be told from chance. Ask about a larger gain.",
+            "questions to detect. Give a larger gain.",
             "gain",
         ) from error
     if questions is None:

@@ -52,7 +52,7 @@ def source_of_run(
     ask: Ask | None = None,
     on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
 ) -> Source:
-    """Return the settings of a run, with changes laid over them.
+    """Settings of a run, with changes.
 
     They start from what the run started from, or from the run's own adapter. With changes they are checked, and where
     these are of what a report holds for, confirmed anew.

@@ -1,79 +1,94 @@
-"""The steps of loops and experiments: runs and evaluations that name their owner, started once.
+"""The steps of jobs: runs and evaluations that name their loop or experiment as owner, each started once.
 
-Nothing is counted beside them: whoever conducts looks at the steps that exist and starts the next one, so that a
-process that is killed between two steps, or in the middle of one, loses nothing and doubles nothing.
+Nothing is counted beside them: the conductor looks at the steps that exist and starts the next one, so that a process
+that is killed between two steps, or in the middle of one, loses nothing and doubles nothing.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, RatchetError
 from ratchet.files import ratchet_home
 from ratchet.run.endings import RESUMABLE
-from ratchet.run.records import AT_WORK
-from ratchet.service.evaluations.evaluation_setup import Request
-from ratchet.service.evaluations.evaluations import queue_evaluation
+from ratchet.run.records import AT_WORK, Record
 from ratchet.service.runs.registry import Origin, new_run
 from ratchet.service.runs.scheduling import queue_again, stop
 from ratchet.service.runs.start_checks import check_run
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
-    from ratchet.store.job_rows import PlanStore
 
 StepState = Literal["none", "working", "done", "lost"]
 
 
 def this_home() -> str:
-    """Return what a loop or experiment that is made now is carried out by: the keeper of this RATCHET_HOME."""
+    """The RATCHET_HOME whose scheduler carries out jobs that are created now."""
     return str(ratchet_home().resolve())
 
 
 @dataclass(frozen=True)
-class Steps:
+class JobSteps:
     """What one loop or experiment has started: name of a step -> its tries, oldest first."""
 
     owner: str
     tries: Mapping[str, "tuple[StoredRun, ...]"]
 
+    @classmethod
+    def of(cls, store: "RunStore", owner: str) -> "JobSteps":
+        """What ``owner``, such as loop/ID, has started."""
+        tries: dict[str, list[StoredRun]] = {}
+        for run in store.owned_by(owner):
+            step, _, _ = str(run.owner).removeprefix(f"{owner}/").rpartition("/")
+            tries.setdefault(step, []).append(run)
+        return cls(owner, {step: tuple(found) for step, found in tries.items()})
+
     def last(self, step: str) -> "StoredRun | None":
-        """Return the last try of a step, None where it was not begun."""
+        """The last try of a step, None before the first."""
         found = self.tries.get(step, ())
         return found[-1] if found else None
 
     def state(self, step: str) -> StepState:
-        """Tell how the last try of a step stands: done with what it was for, or ended without ("lost")."""
+        """State of the last try of a step: "done" with an adapter or scores, "lost" if it ended without."""
         return state_of(self.last(step))
 
     def number(self, step: str) -> int:
-        """Return how many tries a step has had."""
+        """How many tries a step has had."""
         return len(self.tries.get(step, ()))
 
     @property
     def at_work(self) -> "list[StoredRun]":
-        """The steps that wait for the keeper or are worked on."""
+        """The steps that are queued or running."""
         return [run for tries in self.tries.values() for run in tries if run.status in ("queued", *AT_WORK)]
 
     def owner_of(self, step: str) -> str:
-        """Return what the next try of a step is owned as."""
+        """Owner of the next try of a step."""
         return f"{self.owner}/{step}/{self.number(step) + 1}"
 
 
-def steps_of(store: "RunStore", owner: str) -> Steps:
-    """Return what ``owner``, such as loop/ID, has started."""
-    tries: dict[str, list[StoredRun]] = {}
-    for run in store.owned_by(owner):
-        step, _, _ = str(run.owner).removeprefix(f"{owner}/").rpartition("/")
-        tries.setdefault(step, []).append(run)
-    return Steps(owner, {step: tuple(found) for step, found in tries.items()})
+@dataclass(frozen=True)
+class NextMove:
+    """What a job does now.
+
+    Attributes:
+        status: That it has from now on.
+        start: Start its next steps, once the status is set. Each raises RatchetError where it cannot.
+        stop: Runs that are asked to stop.
+        has_ended: Whether the job is over. Nothing is started then, and ``message`` and ``report`` are kept.
+    """
+
+    status: str
+    start: Sequence[Callable[[], object]] = ()
+    stop: "Sequence[StoredRun]" = ()
+    has_ended: bool = False
+    message: str = ""
+    report: Record | None = None
 
 
 def state_of(run: "StoredRun | None") -> StepState:
-    """Tell how a run or an evaluation stands: with its adapter, or its scores, or without."""
+    """State of a run or an evaluation: "done" with its adapter or its scores, "lost" if it ended without."""
     if run is None:
         return "none"
     if run.status in ("queued", *AT_WORK):
@@ -83,12 +98,12 @@ def state_of(run: "StoredRun | None") -> StepState:
 
 
 def begin_run(
-    config: RunConfig, confirmation: Mapping[str, Any] | None, steps: Steps, step: str, origin: Origin | None = None
+    config: RunConfig, confirmation: Mapping[str, Any] | None, steps: JobSteps, step: str, origin: Origin | None = None
 ) -> None:
-    """Leave a run to the keeper as a step. Checks are made first; of two that begin it at once, one does.
+    """Check a run and queue it as a step. Of two processes that begin the same step at once, one does.
 
     Raises:
-        RatchetError: what the checks found, or the run cannot be made.
+        RatchetError: what the checks found, or the run cannot be created.
     """
     report = check_run(config)
     report.close()
@@ -97,48 +112,21 @@ def begin_run(
     new_run(report.config, None, confirmation, is_kept=True, origin=origin, further=further)
 
 
-def begin_evaluation(request: Request) -> None:
-    """Leave an evaluation to the keeper as a step. Errors as of ``queue_evaluation``."""
-    queue_evaluation(request)
-
-
 def stop_all(runs: "Sequence[StoredRun]") -> None:
-    """Ask runs to end in good order; those that have ended meanwhile are fine."""
+    """Ask runs to stop; those that have ended meanwhile are fine."""
     for run in runs:
         if run.stop_requested_at is None:
             with suppress(Conflict):
                 stop(run.id)
 
 
-def ask_to_stop(plans: "PlanStore", id: str, open_statuses: Collection[str]) -> None:
-    """Ask a loop or an experiment to end: nothing more is started, and what is at work ends in good order.
+def resume_stopped(steps: JobSteps, names: Iterable[str]) -> None:
+    """Queue those of some steps again that were stopped.
 
-    Raises:
-        NotFound: there is none of this id.
-        Conflict: it has ended.
+    Not named may be what was built upon since: an adapter that was scored must not become another one.
     """
-    stored = plans.get(id)
-    if stored.status not in open_statuses:
-        raise Conflict(f"{plans.kind.capitalize()} {id} has ended already ({stored.status.replace('_', ' ')}).")
-    plans.change(id, stop_requested_at=datetime.now(UTC))
-
-
-def forget(store: "RunStore", runs: "Sequence[StoredRun]") -> None:
-    """Let steps that failed stand for themselves from now on, so that whoever started them starts them anew."""
-    for run in runs:
-        store.change(run.id, owner=None)
-
-
-def resume_stopped(steps: Steps, names: Iterable[str]) -> int:
-    """Let the keeper go on with those of some steps that were stopped; return how many there were.
-
-    Not named may be what was built upon since: an adapter that was scored is not to become another one.
-    """
-    resumed = 0
     for step in names:
         run = steps.last(step)
         if run is not None and run.ending == "stopped" and run.ending in RESUMABLE:
             with suppress(RatchetError):
                 queue_again(run.id, run.kind)
-                resumed += 1
-    return resumed

@@ -62,7 +62,7 @@ _LABEL_CHARACTERS = 24
 
 
 def figure(width: float, height: float, palette: Palette, *, dpi: int = 100) -> tuple["Figure", Any]:
-    """Return a figure of that size in inches with one empty pair of axes: a line below, nothing else."""
+    """A figure of that size in inches with one empty pair of axes: a line below, nothing else."""
     from matplotlib.figure import Figure
 
     made = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
@@ -85,12 +85,12 @@ def bare(axes: Any, palette: Palette) -> None:
 
 
 def label(text: str, most: int = _LABEL_CHARACTERS) -> str:
-    """Return a name as it may be drawn: one short line, nothing that acts or hides, no formula to matplotlib."""
+    """A name as it may be drawn: one short line, nothing that acts or hides, no formula to matplotlib."""
     return shortened(" ".join(visible(text).split()), most).replace("$", r"\$")
 
 
 def svg(drawn: "Figure", meaning: str, kind: Kind = "narrow") -> Any:
-    """Return a figure as an SVG element in the page's colours and type; ``meaning`` is for those who cannot see it."""
+    """A figure as an SVG element in the page's colours and type; ``meaning`` is for those who cannot see it."""
     import matplotlib
     from markupsafe import Markup
 
@@ -110,7 +110,7 @@ def svg(drawn: "Figure", meaning: str, kind: Kind = "narrow") -> Any:
 
 
 def png(drawn: "Figure") -> bytes:
-    """Return a figure as a PNG file."""
+    """A figure as a PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     content = io.BytesIO()

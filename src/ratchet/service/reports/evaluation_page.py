@@ -31,7 +31,7 @@ _VERDICT_TONES: dict[Verdict, str] = {"better": "good", "worse": "bad", "within_
 
 
 def evaluation_page(evaluation: Evaluation, questions: Sequence[QuestionResult]) -> str:
-    """Return an evaluation as a page.
+    """An evaluation as a page.
 
     Args:
         evaluation: With or without scores.
@@ -45,7 +45,7 @@ def evaluation_page(evaluation: Evaluation, questions: Sequence[QuestionResult])
         bands = score_rows([(one.band, one.score) for one in scores.bands], by_side=False)
         fields = {
             "main": words.main_score(evaluation),
-            "meanings": _meanings([one.name for one in named], partly=words.has_credit_for_parts(evaluation)),
+            "meanings": _meanings([one.name for one in named], partly=words.has_partial_credit(evaluation)),
             "chart": svg(
                 draw_scores(rows, PAGE), "Scores with their 95 % intervals; the numbers are in the table below"
             ),
@@ -58,7 +58,7 @@ def evaluation_page(evaluation: Evaluation, questions: Sequence[QuestionResult])
         evaluation=evaluation,
         scores=scores,
         name=words.name_of(evaluation),
-        asked=words.how_asked(evaluation),
+        asked=words.how_sampled(evaluation),
         could_be=words.could_be(evaluation),
         interval_meaning=words.INTERVAL_MEANING,
         groups=[
@@ -76,7 +76,7 @@ def evaluation_page(evaluation: Evaluation, questions: Sequence[QuestionResult])
 
 
 def comparison_page(whole: SideBySide, questions_by_side: Sequence[Sequence[QuestionResult]]) -> str:
-    """Return evaluations side by side as a page, the verdict first.
+    """Evaluations side by side as a page, the verdict first.
 
     Args:
         whole: Two sides or more, all with scores.
@@ -85,7 +85,7 @@ def comparison_page(whole: SideBySide, questions_by_side: Sequence[Sequence[Ques
     first = whole.evaluations[0]
     main = first.main_column
     comparisons = words.in_order(whole)
-    partly = any(words.has_credit_for_parts(one) for one in whole.evaluations)
+    partly = any(words.has_partial_credit(one) for one in whole.evaluations)
     answers = dict(zip((one.id for one in whole.evaluations), questions_by_side, strict=True))
     sides = score_rows(list(zip(whole.labels, whole.columns[main], strict=True)), by_side=True)
     bands = band_rows(whole.bands)
@@ -95,7 +95,7 @@ def comparison_page(whole: SideBySide, questions_by_side: Sequence[Sequence[Ques
         benchmark=first.benchmark,
         main=main,
         questions=whole.columns[main][0].of,
-        asked=words.how_asked(first),
+        asked=words.how_sampled(first),
         partly=partly,
         meanings=_meanings(list(whole.columns), partly=partly),
         interval_meaning=words.INTERVAL_MEANING,

@@ -59,7 +59,7 @@ class RoundBar:
 
 
 def score_rows(scores: Sequence[tuple[str, Score]], *, by_side: bool) -> list[Whisker]:
-    """Return a row a score, under these names; ``by_side``: each in a colour of its own."""
+    """One row per score, under these names; ``by_side``: each in a colour of its own."""
     return [
         Whisker(name, one.value, one.low, one.high, percent(one.value), number if by_side else 0)
         for number, (name, one) in enumerate(scores)
@@ -67,7 +67,7 @@ def score_rows(scores: Sequence[tuple[str, Score]], *, by_side: bool) -> list[Wh
 
 
 def band_rows(bands: dict[str, list[Score]]) -> list[Whisker]:
-    """Return a row a band and side; a band's name stands at its first side."""
+    """One row per band and side; a band's name stands at its first side."""
     return [
         Whisker("" if side else band, one.value, one.low, one.high, percent(one.value), side)
         for band, scores in bands.items()
@@ -76,7 +76,7 @@ def band_rows(bands: dict[str, list[Score]]) -> list[Whisker]:
 
 
 def difference_rows(comparisons: Sequence[Comparison], whole: SideBySide) -> list[Whisker]:
-    """Return a row a comparison, in percentage points."""
+    """One row per comparison, in percentage points."""
     rows = []
     for comparison in comparisons:
         left, right = sides_of(comparison, whole)
@@ -87,7 +87,7 @@ def difference_rows(comparisons: Sequence[Comparison], whole: SideBySide) -> lis
 
 
 def round_bars(view: LoopView) -> list[RoundBar]:
-    """Return a bar for each round of a loop that is over, and for the start."""
+    """One bar for each round of a loop that is over, and for the start."""
     return [
         RoundBar(
             "start" if one.number == 0 else str(one.number),

@@ -24,11 +24,11 @@ GROUP_TITLES: dict[AnswerGroup, str] = {
 GROUP_MEANINGS: dict[AnswerGroup, str] = {
     "right": "full credit",
     "partly": "some credit, not all",
-    "wrong": "could be read, and is not the expected answer",
-    "wrong_format": "nothing in it that could be checked",
-    "cut_off": "reached the longest answer before it ended",
+    "wrong": "parsed, and not the expected answer",
+    "wrong_format": "contains no answer that the verifier can parse",
+    "cut_off": "reached max answer tokens before it stopped",
     "refusal": "says that it will not answer",
-    "failed": "no answer came, or its check broke: nothing is known of it",
+    "failed": "no answer came, or the verifier failed on it",
 }
 VERDICT_TITLES: dict[Verdict, str] = {
     "better": "better",
@@ -43,34 +43,34 @@ KIND_TITLES: dict[SubjectKind, str] = {
     "endpoint": "endpoint",
 }
 INTERVAL_MEANING = (
-    "The 95 % interval says how far the score may be off because only these questions were asked: of 100 such "
-    "intervals about 95 hold the score on all questions of the kind."
+    "The 95 % interval shows how far the score may be off because only these questions were drawn: about 95 of 100 "
+    "such intervals contain the score on all questions of the kind."
 )
 NOISE_MEANING = (
-    "Within the noise means: two equally good models would show a difference this large too often for it to count, "
-    "merely by which questions were asked."
+    "Within the noise means: two equally good models would often differ this much, only because of which questions "
+    "were drawn."
 )
 TEST_MEANINGS: dict[PairedTest, str] = {
-    "mcnemar": "McNemar's exact test, which looks at the questions that only one of the two sides has right",
-    "bootstrap": "a paired permutation test, which swaps the two sides of questions at random and looks how often the "
-    "difference gets as large; its interval draws the questions again many times",
+    "mcnemar": "McNemar's exact test on the questions that only one of the two sides has right",
+    "bootstrap": "a paired permutation test, which swaps the two sides of questions at random and counts how often the "
+    "difference gets as large; its interval resamples the questions (bootstrap)",
 }
 _PASS_AT = "pass@"
 
 
-def ways_of_asking(evaluations: Sequence[Evaluation]) -> tuple[list[str], list[str]]:
-    """Return for each evaluation of one benchmark which way it was asked in, and a sentence for each further way.
+def setups_of(evaluations: Sequence[Evaluation]) -> tuple[list[str], list[str]]:
+    """The set-up of each evaluation of one benchmark, as a letter, and a sentence for each set-up after the first.
 
-    Ways are called A, B and so on, in the order in which they come. Scores of different ways do not compare.
+    Set-ups are A, B and so on, in order of appearance. Scores of different set-ups do not compare.
     """
     setups: list[dict[str, Any]] = []
-    ways = []
+    letters = []
     for one in evaluations:
         if one.setup not in setups:
             setups.append(one.setup)
-        ways.append(_letters(setups.index(one.setup)))
-    return ways, [
-        f"{_letters(place)} was asked in another way than A, so their scores do not compare; they differ in "
+        letters.append(_letters(setups.index(one.setup)))
+    return letters, [
+        f"Set-up {_letters(place)} differs from A, so their scores do not compare: "
         f"{', '.join(_different_parts(setups[0], setup))}."
         for place, setup in enumerate(setups[1:], start=1)
     ]
@@ -81,48 +81,48 @@ def _different_parts(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[s
 
 
 def _letters(place: int) -> str:
-    """Return the name of the way at a place: A to Z, then AA, AB and so on."""
+    """Letters of the set-up at a place: A to Z, then AA, AB and so on."""
     before = _letters(place // 26 - 1) if place >= 26 else ""
     return before + chr(ord("A") + place % 26)
 
 
 def percent(share: float) -> str:
-    """Return a share of 0..1 as people read it."""
+    """A share of 0..1 in percent."""
     return f"{share:.1%}"
 
 
 def points(difference: float) -> str:
-    """Return a difference of shares in percentage points, with its sign; "0.0" where it rounds to nothing."""
+    """A difference of shares in percentage points, with its sign; "0.0" where it rounds to nothing."""
     rounded = round(100 * difference, 1)
     return f"{rounded:+.1f}" if rounded else "0.0"
 
 
 def chance(p_value: float) -> str:
-    """Say how often two equally good models would differ as much, by the p-value of a test."""
+    """How often two equally good models would differ as much, by the p-value of a test."""
     if p_value < 0.001:
         return "less than once in 1,000 times"
     return f"{counted(round(1000 * p_value), 'time')} in 1,000"
 
 
 def interval(score: Score) -> str:
-    """Return the interval of a score."""
+    """Interval of a score."""
     return f"{percent(score.low)} to {percent(score.high)}"
 
 
 def column_title(name: str) -> str:
-    """Return how a score column is called."""
+    """Title of a score column."""
     return name.replace("_", " ")
 
 
 def column_meaning(name: str, *, partly: bool) -> str:
-    """Say what a score column counts; ``partly``: whether answers got credit for parts."""
+    """What a score column counts; ``partly``: whether answers got partial credit."""
     if name.startswith(_PASS_AT):
         return f"questions with a right answer among {name.removeprefix(_PASS_AT)}"
     if name == ACCURACY:
-        return "mean score of the answers, with credit for parts" if partly else "answers that are right"
+        return "mean score of the answers, with partial credit" if partly else "answers that are right"
     own = {
-        FORMAT: "answers in the form that was asked for",
-        ANSWERED: "answers that ended by themselves and are not empty",
+        FORMAT: "answers in the required format",
+        ANSWERED: "answers that stopped on their own and are not empty",
     }
     # No two kinds of verifier call different measures by the same name.
     parts = {part: text for metrics in METRICS.values() for part, text in metrics.items()}
@@ -131,7 +131,7 @@ def column_meaning(name: str, *, partly: bool) -> str:
 
 
 def outcome(answer: GivenAnswer) -> str:
-    """Say what became of an answer, and how its check failed where it did."""
+    """Outcome of an answer, with the kind of its failure."""
     title = GROUP_TITLES[answer.group]
     if answer.group == "partly":
         title += f", {percent(answer.correctness)}"
@@ -139,32 +139,32 @@ def outcome(answer: GivenAnswer) -> str:
 
 
 def name_of(evaluation: Evaluation) -> str:
-    """Return how people call an evaluation."""
+    """Name of an evaluation."""
     return evaluation.name or evaluation.subject.name
 
 
-def how_asked(evaluation: Evaluation) -> str:
-    """Say how many answers each question got."""
+def how_sampled(evaluation: Evaluation) -> str:
+    """How many answers per question, and how they were sampled."""
     number = evaluation.answers_per_question
     if number > 1:
-        return f"{number} sampled answers a question"
+        return f"{number} sampled answers per question"
     is_greedy = evaluation.setup.get("Sampling", "greedy") == "greedy"
-    return "one greedy answer a question" if is_greedy else "one answer a question, sampled as the endpoint does"
+    return "one greedy answer per question" if is_greedy else "one answer per question, sampled as the endpoint does"
 
 
 def when(written_at: str) -> str:
-    """Return a time of a record (ISO 8601, UTC) to the minute."""
+    """A time of a record (ISO 8601, UTC) to the minute."""
     return written_at[:16].replace("T", " ")
 
 
 def last_turn(question: QuestionResult) -> str:
-    """Return what the user asked last."""
+    """The last user turn of a prompt."""
     turns = [turn["content"] for turn in question.prompt if turn["role"] == "user"]
     return turns[-1] if turns else question.prompt[-1]["content"]
 
 
 def group_lines(evaluation: Evaluation) -> list[tuple[AnswerGroup, int, float]]:
-    """Return group, answers and share of each group that has any; right, wrong and unparseable always."""
+    """Group, answers and share of each group that has any; right, wrong and unparseable always."""
     scores = evaluation.scores
     if scores is None:
         return []
@@ -177,24 +177,24 @@ def group_lines(evaluation: Evaluation) -> list[tuple[AnswerGroup, int, float]]:
 
 
 def main_score(evaluation: Evaluation) -> Score:
-    """Return the score that an evaluation with scores goes by."""
+    """The main score of an evaluation that has scores."""
     assert evaluation.scores is not None
     return evaluation.scores.column(evaluation.main_column) or evaluation.scores.columns[0]
 
 
 def ranked(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Return those with scores, the best first, of equal ones the earlier."""
+    """Those with scores, the best first, of equal ones the earlier."""
     made = [one for one in evaluations if one.scores is not None]
     return sorted(made, key=lambda one: (-main_score(one).value, one.created_at))
 
 
-def has_credit_for_parts(evaluation: Evaluation) -> bool:
-    """Tell whether some answer scored between wrong and right."""
+def has_partial_credit(evaluation: Evaluation) -> bool:
+    """Whether some answer scored between wrong and right."""
     return evaluation.scores is not None and evaluation.scores.groups.get("partly", 0) > 0
 
 
 def could_be(evaluation: Evaluation) -> str:
-    """Say between what the main score may lie since checks failed; "" where none did."""
+    """Range of the main score given the answers that could not be graded; "" where all were."""
     if evaluation.scores is None or evaluation.scores.could_be is None:
         return ""
     low, high = evaluation.scores.could_be
@@ -206,21 +206,21 @@ def could_be(evaluation: Evaluation) -> str:
 
 
 def sides_of(comparison: Comparison, whole: SideBySide | None = None) -> tuple[str, str]:
-    """Return how the two sides of a comparison are called: by the labels of the whole, else by their own names."""
+    """Names of the two sides of a comparison: by the labels of the whole, else by their own names."""
     labels = {} if whole is None else dict(zip((one.id for one in whole.evaluations), whole.labels, strict=True))
     left, right = (labels.get(one.id, name_of(one)) for one in (comparison.left, comparison.right))
     return left, right
 
 
 def bands_title(whole: SideBySide) -> str:
-    """Say what the bands of a table of sides go by."""
+    """Title of the bands of a table of sides."""
     start = whole.evaluations[0].id
     by_start = any(one.bands_from == "left" for one in whole.comparisons if one.left.id == start)
     return f"By how {whole.labels[0]} did" if by_start else "By difficulty"
 
 
 def in_order(whole: SideBySide) -> list[Comparison]:
-    """Return comparisons in the order in which people ask: the last side against the one before it, then the rest.
+    """Comparisons in order of interest: the last side against the one before it, then the rest.
 
     What was trained last is what the reader wants to know about, first of all against what it started from.
     """

@@ -1,16 +1,22 @@
-"""A loop as an HTML page that needs nothing else; ``pages.py`` says what that takes."""
+"""A loop as an HTML page that needs nothing else (see ``pages.py``), and its chart as a file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ratchet.evaluation.evaluation import Score
 from ratchet.evaluation.loop import LoopReport, LoopStatus, LoopView, RoundState, RoundView
 from ratchet.run.display import counted, shown_seconds
+from ratchet.service.jobs.loops import Loop
 from ratchet.service.reports import evaluation_words as words
 from ratchet.service.reports.drawing import PAGE, svg
-from ratchet.service.reports.evaluation_plots import RoundBar, draw_rounds, round_bars
+from ratchet.service.reports.evaluation_plots import RoundBar, draw_rounds, round_bars, write_loop_chart
 from ratchet.service.reports.pages import render
+
+if TYPE_CHECKING:
+    from ratchet.store import StoredRun
 
 _STATE_TITLES: dict[RoundState, str] = {
     "waiting": "waiting",
@@ -33,7 +39,7 @@ class RoundJob:
 
 @dataclass(frozen=True)
 class LoopHead:
-    """What stands above a loop's rounds. ``reason`` says in a sentence why it ended, "" while it goes on."""
+    """What is shown above a loop's rounds. ``reason`` says in a sentence why it ended, "" while it goes on."""
 
     name: str
     benchmark: str
@@ -44,13 +50,13 @@ class LoopHead:
 
 
 def loop_page(head: LoopHead, view: LoopView, jobs: Mapping[int, RoundJob], report: LoopReport | None) -> str:
-    """Return a loop as a page.
+    """A loop as a page.
 
     Args:
         head: Name, benchmark, status and time.
         view: Its rounds.
         jobs: Round -> its run; round 0 has none.
-        report: What was said of the sealed half, None before the end.
+        report: The measurement on the held-out half, None before the end.
     """
     bars = round_bars(view)
     target = None if view.target_percent is None else view.target_percent / 100
@@ -70,14 +76,14 @@ def loop_page(head: LoopHead, view: LoopView, jobs: Mapping[int, RoundJob], repo
 
 
 def _hatched(bars: Sequence[RoundBar]) -> str:
-    """Say what hatched bars are; "" where there are none."""
+    """What hatched bars are; "" where there are none."""
     what = ["no score"] if any(bar.score is None for bar in bars) else []
     what += [] if all(bar.has_verdict for bar in bars) else ["a score without a verdict"]
     return f"Hatched rounds have {' or '.join(what)}." if what else ""
 
 
 def _tiles(head: LoopHead, view: LoopView) -> list[tuple[str, str]]:
-    """Return (number, what it is) of what people ask first."""
+    """(number, what it is) of what people want to know first."""
     column = words.column_title(head.column)
     tiles = [("none yet", f"best {column}")]
     if view.best_percent is not None:
@@ -113,13 +119,13 @@ def _row(one: RoundView, job: RoundJob | None) -> dict[str, Any]:
 
 
 def _gain(one: RoundView) -> str:
-    """Say whether a round's score is really higher than that of the round it is measured against."""
+    """Whether a round is a real gain, and over which."""
     if one.withheld:
         return "no verdict"
     if one.percent is None or one.number == 0:
         return ""
     if one.real_gain_over is None:
-        return "not shown"
+        return "not significant"
     return "over start" if one.real_gain_over == 0 else f"over round {one.real_gain_over}"
 
 
@@ -128,17 +134,62 @@ def _points(points: float) -> str:
 
 
 def _halves(report: LoopReport) -> list[tuple[str, list[str]]]:
-    """Return (which half, start and best with interval and their difference) for both halves."""
-    choosing, best = report.choosing_start, report.choosing_best
-    first = [_scored(choosing), _scored(best), words.points(best.value - choosing.value)]
-    rows = [(f"choosing half ({counted(best.of, 'question')})", first)]
-    sealed = report.sealed
-    last = ["", _scored(report.sealed_score), ""]
-    if sealed is not None:
-        difference = f"{words.points(sealed.difference)} ({words.points(sealed.low)} to {words.points(sealed.high)})"
-        last = [_scored(sealed.start), _scored(sealed.best), difference]
-    return [*rows, (f"sealed half ({counted(report.sealed_score.of, 'question')})", last)]
+    """(which half, start and best with interval and their difference) for both halves."""
+    start, best = report.selection_start, report.selection_best
+    first = [_scored(start), _scored(best), words.points(best.value - start.value)]
+    rows = [(f"selection half ({counted(best.of, 'question')})", first)]
+    held_out = report.held_out
+    last = ["", _scored(report.held_out_score), ""]
+    if held_out is not None:
+        difference = (
+            f"{words.points(held_out.difference)} ({words.points(held_out.low)} to {words.points(held_out.high)})"
+        )
+        last = [_scored(held_out.start), _scored(held_out.best), difference]
+    return [*rows, (f"held-out half ({counted(report.held_out_score.of, 'question')})", last)]
 
 
 def _scored(score: Score) -> str:
     return f"{words.percent(score.value)} ({words.interval(score)})"
+
+
+def page_of(loop: Loop) -> str:
+    """A loop as a page, read from what its steps have left."""
+    return loop_page(_head(loop), loop.view, _jobs(loop), loop.report)
+
+
+def write_chart(loop: Loop, path: Path) -> Path:
+    """Write the bars of a loop's rounds to a PNG file and return its path."""
+    target = None if loop.view.target_percent is None else loop.view.target_percent / 100
+    return write_loop_chart(round_bars(loop.view), target, loop.stored.name, path)
+
+
+def _head(loop: Loop) -> LoopHead:
+    """What is shown above a loop's rounds."""
+    stored = loop.stored
+    # The page shows the report by itself.
+    said = " ".join(loop.report.sentences) if loop.report else ""
+    until = stored.ended_at or datetime.now(UTC)
+    return LoopHead(
+        name=stored.name,
+        benchmark=loop.benchmark.name,
+        column=str(loop.spec.settings.score_column),
+        status=stored.status,  # type: ignore[arg-type]  # the database holds no other
+        elapsed_seconds=(until - stored.created_at).total_seconds(),
+        reason=stored.message.removesuffix(said).rstrip(),
+    )
+
+
+def _jobs(loop: Loop) -> dict[int, RoundJob]:
+    """Round -> its run, and how long run and evaluation took."""
+    found = {}
+    for view in loop.view.rounds:
+        run, scored = loop.run_of(view.number), loop.evaluation_of(view.number)
+        if run is not None:
+            found[view.number] = RoundJob(run.id, _seconds([run, scored]))
+    return found
+
+
+def _seconds(jobs: "list[StoredRun | None]") -> float | None:
+    """How long jobs took in all, None while one is running."""
+    there = [job for job in jobs if job is not None]
+    return None if any(job.ended_at is None for job in there) else sum(job.seconds for job in there)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def render(template: str, **fields: Any) -> str:
-    """Return a page: the file ``template.html.jinja`` beside this one, filled in."""
+    """A page: the file ``template.html.jinja`` beside this one, filled in."""
     return _environment().get_template(f"{template}.html.jinja").render(**fields)
 
 
@@ -24,7 +24,7 @@ def render(template: str, **fields: Any) -> str:
 def _environment() -> "Environment":
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    folder = resources.files("ratchet.service")
+    folder = resources.files("ratchet.service.reports")
     loader = FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8"))
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -42,12 +42,12 @@ def _environment() -> "Environment":
 
 
 def settings_text(settings: dict[str, Any]) -> str:
-    """Return settings a line each, without those that are empty."""
+    """Settings, one a line, without those that are empty."""
     return "\n".join(f"{name}: {written(value)}" for name, value in settings.items() if not _is_empty(value))
 
 
 def written(value: Any) -> str:
-    """Return a value as people type it: words in a list without their quotes, objects as JSON."""
+    """A value as people type it: words in a list without their quotes, objects as JSON."""
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return "; ".join(value)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else str(value)

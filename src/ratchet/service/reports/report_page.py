@@ -11,7 +11,7 @@ _MOST_PROMPTS_DRAWN = 32
 
 
 def page(card: ReportCard) -> str:
-    """Return a card as a page."""
+    """A report card as a page."""
     return render("report_page", card=card, histogram=_histogram(card), prompts=_prompts(card), **_words(card))
 
 
@@ -35,9 +35,9 @@ def _words(card: ReportCard) -> dict[str, Any]:
             ("Data", f"{made.source}, {made.training_prompts:,} training prompts"),
             ("Data hash", made.data),
             ("System prompt", made.prompt.get("system_prompt") or "none"),
-            ("Worked examples", str(len(made.prompt.get("worked_examples") or ()))),
+            ("Few-shot examples", str(len(made.prompt.get("worked_examples") or ()))),
             ("Sampling", f"temperature {made.temperature:g}, top-p {made.top_p:g}, top-k {made.top_k or 'off'}"),
-            ("Longest answer", f"{made.max_answer_tokens:,} tokens"),
+            ("Max answer tokens", f"{made.max_answer_tokens:,}"),
             ("Device", made.device),
             ("Versions", ", ".join(f"{name} {version}" for name, version in made.versions.items())),
         ],

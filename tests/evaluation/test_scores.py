@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratchet.evaluation.bands import bands_by_difficulty
 from ratchet.evaluation.evaluation import ANSWER_GROUPS, Cost, GivenAnswer, QuestionResult
-from ratchet.evaluation.scoring import bands_by_difficulty, group_of, is_refusal, scores_of
+from ratchet.evaluation.groups import group_of, is_refusal
+from ratchet.evaluation.scores import scores_of
 from ratchet.run.records import OUTCOMES
 from ratchet.stats import wilson
 
@@ -126,7 +128,7 @@ def test_more_than_a_tenth_failed_withholds_the_verdict_and_a_tenth_does_not():
     assert more.could_be == pytest.approx((0.4, 0.55))
     assert more.withheld == (
         "The verifier failed on 15 of 100 answers that it was given (time 15), more than 10%, so no verdict is given. "
-        "accuracy lies anywhere from 40.0% to 55.0%. Mend the verifier, then evaluate again."
+        "accuracy is between 40.0% and 55.0%. Fix the verifier, then evaluate again."
     )
 
 
@@ -137,7 +139,7 @@ def test_failures_of_the_endpoint_are_told_from_the_verifiers():
     assert endpoint.failed_share == 0.0  # no verifier had them
     assert endpoint.withheld == (
         "The endpoint failed on 2 of 10 answers that were not cut off (endpoint time 2), more than 10%, so no verdict "
-        "is given. accuracy lies anywhere from 80.0% to 100.0%. Find out why it does, then evaluate again."
+        "is given. accuracy is between 80.0% and 100.0%. Find the cause, then evaluate again."
     )
     cut_off = [answer(outcome="cut_off")]
     both = scores_of([*right_and_wrong(7, 0), *asked([lost], [broken], [broken], cut_off)], ["accuracy"], seconds=1)
@@ -146,7 +148,7 @@ def test_failures_of_the_endpoint_are_told_from_the_verifiers():
         "The endpoint failed on 1 and the verifier on 2 of 10 answers that were not cut off (endpoint time 1, time 2), "
         "more than 10%, so no verdict is given."
     )
-    assert both.withheld.endswith("Find out why the endpoint does and mend the verifier, then evaluate again.")
+    assert both.withheld.endswith("Find the cause at the endpoint and fix the verifier, then evaluate again.")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_failures_of_the_endpoint_are_told_from_the_verifiers():
 def test_answers_that_nobody_counted_the_tokens_of_are_told(cost, words):
     questions = asked([answer(1.0)], [answer(tokens=None)], [answer(1.0)])
     [warning] = scores_of(questions, ["accuracy"], seconds=1, cost=cost).warnings
-    assert warning.startswith("1 of 3 answers came without a count of tokens: ")
+    assert warning.startswith("1 of 3 answers came without a token count: ")
     assert words in warning
     assert scores_of(asked([answer(1.0, tokens=None)]), ["accuracy"], seconds=1).warnings == []
 
@@ -169,7 +171,7 @@ def test_a_failure_does_not_move_whether_something_was_answered():
     scores = scores_of(asked([answer(outcome="failed")], [answer(1.0)]), ["answered", "accuracy"], seconds=1)
     assert scores.could_be is None
     assert scores.columns[0].value == 1
-    assert "lies anywhere" not in scores.withheld
+    assert "is between" not in scores.withheld
 
 
 def test_cut_off_answers_alone_are_no_failures():
@@ -184,7 +186,7 @@ def test_warnings_start_above_their_shares():
         ).warnings
 
     assert warned("unparseable", 3) == []
-    assert warned("unparseable", 4)[0].startswith("4 of 100 answers could not be read by the verifier")
+    assert warned("unparseable", 4)[0].startswith("4 of 100 answers are unparseable")
     assert warned("cut_off", 10) == []
     assert warned("cut_off", 11)[0].startswith("11 of 100 answers were cut off")
 
