@@ -343,6 +343,14 @@ def test_evaluations_that_agree_are_not_refused():
     refuse_incomparable(evaluated("A", questions), evaluated("B", questions, benchmark="renamed", benchmark_hash="c"))
 
 
+def test_an_evaluation_of_an_earlier_version_is_compared_with_a_new_one():
+    questions = questions_of([1.0, 0.0])
+    new = evaluated("Base", questions)
+    old_names = {"Few-shot examples": "Worked examples", "Max answer tokens": "Longest answer"}
+    stored = {**new.model_dump(), "setup": {old_names.get(name, name): part for name, part in SETUP.items()}}
+    assert Evaluation.model_validate(stored) == new
+
+
 def test_missing_questions_are_refused_by_number():
     left, right = (questions_of(one) for one in table(3, 1, 2, 2))
     with pytest.raises(Conflict, match="e-Run 7 lacks 2 questions that the other one has: 1, 8"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ratchet.config.loop_settings import LoopSettings
-from ratchet.evaluation.loop import BenchmarkRound, EndLoop, LoopRound, TrainRound, Wait
+from ratchet.evaluation.loop import BenchmarkRound, EndLoop, LoopReport, LoopRound, TrainRound, Wait
 from ratchet.evaluation.loop_decisions import best_round, decide, real_gains, share, split_halves, view
 from ratchet.evaluation.loop_report import closing, expected_selection_bias
 from ratchet.stats import paired_test
@@ -553,6 +553,22 @@ def test_the_report_of_a_winner_worked_by_hand():
     assert bias.startswith(
         "Selection bias of 5.0 points: the gain is 15.0 points on the selection half and 10.0 on the held-out half"
     )
+
+
+def test_a_report_of_an_earlier_version_is_read():
+    report = closing(LoopSettings(target_percent=64), rising(100, 130), shares(0, 50), shares(0, 60))
+    before = {
+        "selection_start": "choosing_start",
+        "selection_best": "choosing_best",
+        "held_out_score": "sealed_score",
+        "held_out": "sealed",
+        "selection_bias": "flattery",
+        "target_on_selection": "target_on_choosing",
+        "target_on_held_out": "target_on_sealed",
+    }
+    stored = report.model_dump(mode="json")
+    assert LoopReport.model_validate({before.get(name, name): value for name, value in stored.items()}) == report
+    assert LoopReport.model_validate(stored) == report
 
 
 def test_the_interval_of_the_selection_bias_combines_those_of_two_independent_halves():

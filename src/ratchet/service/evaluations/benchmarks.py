@@ -27,6 +27,7 @@ from ratchet.datasets.questions import Questions
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound, RatchetError
 from ratchet.evaluation.benchmark import BenchmarkSpec
 from ratchet.run.records import Prompt
+from ratchet.service.data.datasets import show as show_dataset
 from ratchet.service.data.version_names import checked_name
 from ratchet.service.evaluations.benchmark_setup import AddedBenchmark as AddedBenchmark
 from ratchet.service.evaluations.benchmark_setup import BenchmarkSetup, create_benchmark, stored
@@ -104,16 +105,12 @@ def add_dataset(
         Conflict: the name is taken, or the same benchmark has another one.
         MetricRefused, SandboxUnavailable: the verifier's metric cannot be used.
     """
-    from ratchet.service.data.datasets import show
     from ratchet.store.benchmark_rows import Version
 
     _refuse_built_in(name)
     if verifier is None:
-        raise InvalidSetting(
-            "A benchmark from a dataset needs a verifier: set verifier.kind.",
-            "verifier.kind",
-        )
-    found = show(reference, rows=0).summary
+        raise InvalidSetting("A benchmark from a dataset needs a verifier: set verifier.kind.", "verifier.kind")
+    found = show_dataset(reference, rows=0).summary
     rows = questions.of_dataset(found.content_hash, f"{found.name}@{found.version}")
     dataset = Version(found.name, found.version)
     return create_benchmark(BenchmarkSetup(name, "dataset", rows, verifier, choices or Choices(), dataset=dataset))
