@@ -301,4 +301,4 @@ def test_what_cannot_be_compared_is_refused_in_words(ratchet_command, experiment
     code, _, err = ratchet_command("compare", base, half)
     assert (code, "cannot be compared" in err) == (3, True)
     code, _, err = ratchet_command("compare", base, job(experiment, "train/0"))
-    assert (code, "is no evaluation" in err) == (3, True)
+    assert (code, "is not an evaluation" in err) == (3, True)

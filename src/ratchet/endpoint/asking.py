@@ -1,4 +1,4 @@
-"""What an endpoint is asked and what comes back: plain data, and a request's fields as they are sent."""
+"""Requests to an endpoint and its answers as plain data, and a request's fields as they are sent."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from ratchet.run.records import FinishReason, Message
 # Why there is no answer: not in time; no connection, or a broken one; a fault of the server; a request that it refused,
 # as too long for the model; an answer that its filter withheld; a reply that is no completion; one far too long.
 EndpointFailure = Literal["time", "connection", "server", "bad_request", "filtered", "unreadable", "too_large"]
-# What the record of a way of asking says of a field that is not sent.
+# Recorded for a field that is not sent.
 ENDPOINTS_OWN = "the endpoint's own"
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k")
 
 
 @dataclass(frozen=True)
 class EndpointRequest:
-    """A question and how it is asked. A ``temperature`` of 0 is greedy: ``top_p`` and ``seed`` then play no part.
+    """A question with its prompt and sampling. A ``temperature`` of 0 is greedy: ``top_p`` and ``seed`` have no effect.
 
     ``question`` is the number that the answers come back under; nothing is made of it.
     """
@@ -83,9 +83,9 @@ def sampling_sent(settings: EndpointSettings, request: EndpointRequest) -> str |
 
 def extra_sent(settings: EndpointSettings, request: EndpointRequest) -> dict[str, Any]:
     """Extra fields of a request that ``sampling_sent`` does not contain."""
-    told = () if request.temperature == 0 else _SAMPLING_FIELDS
+    recorded = () if request.temperature == 0 else _SAMPLING_FIELDS
     body = body_of(settings, request, 0)
-    return {name: body[name] for name in settings.extra_body if name in body and name not in told}
+    return {name: body[name] for name in settings.extra_body if name in body and name not in recorded}
 
 
 def _own_seed(request: EndpointRequest, answer: int) -> int:

@@ -1,6 +1,6 @@
 """Work of an event loop on a thread of its own, whose reports an ordinary generator hands on.
 
-So requests go on while whoever takes the answers grades them, and none is left under way when they give up.
+Requests continue while the caller grades the answers, and none is left under way when the caller stops.
 """
 
 import asyncio

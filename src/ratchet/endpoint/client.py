@@ -22,7 +22,7 @@ class EndpointClient:
     """An endpoint that answers questions. What it knows of the endpoint is kept from one call to the next.
 
     Args:
-        settings: Where and how it is asked.
+        settings: Address, limits and fields of requests.
         key: Its key, as ``read_key`` returns it. It is in no error, log or answer.
     """
 
@@ -39,7 +39,7 @@ class EndpointClient:
         left when the generator has ended, however it does. Close it when you leave early.
 
         Args:
-            requests: What is asked, in this order.
+            requests: In the order in which they are sent.
             check: Called every tenth of a second and before every answer; raises to give up.
 
         Raises:

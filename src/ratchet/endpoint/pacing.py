@@ -59,10 +59,10 @@ class RateLimit:
             self._pause = min(2 * self._pause, self.LONGEST_PAUSE_SECONDS)
 
     def _in_words(self, waited: float, wait_seconds: float | None) -> str:
-        asked = "" if wait_seconds is None else f"; it asks to wait {wait_seconds:.0f} seconds more"
+        wish = "" if wait_seconds is None else f"; it asks to wait {wait_seconds:.0f} seconds more"
         return (
             f"The endpoint at {self._settings.url} has let no request through for {waited:.0f} seconds (status 429)"
-            f"{asked}. Rate limit patience is {self._settings.rate_limit_minutes:g} minutes. Resume later, lower "
+            f"{wish}. Rate limit patience is {self._settings.rate_limit_minutes:g} minutes. Resume later, lower "
             "Requests at once (concurrency), or raise Rate limit patience (rate_limit_minutes)."
         )
 

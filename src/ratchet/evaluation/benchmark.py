@@ -1,4 +1,4 @@
-"""What a benchmark is: questions that nobody trains on, how they are asked, how answers are checked, what is scored.
+"""What a benchmark is: questions that nobody trains on, their prompt, how answers are checked, what is scored.
 
 Plain data. A benchmark never changes once it is there: its content hash names a folder, see
 ``datasets/benchmark_folders.py``. Where questions come from is in ``datasets/questions.py``.
@@ -36,11 +36,11 @@ class BenchmarkSpec(Record):
         source: Where its questions come from.
         origin: The same in words that find it again: a dataset's NAME@VERSION, a hub id, a folder.
         description: A sentence for people.
-        harness: What the benchmark itself fixes of how its questions are asked.
-        usual: What stands in for what ``harness`` leaves open where the model was not made by a run of ours.
+        harness: What the benchmark itself fixes of the prompt.
+        usual: Default for what ``harness`` leaves open, for models that no run of ours made.
         verifier: How an answer is checked.
         reward: Which form the column format counts.
-        max_answer_tokens: The longest answer that it gives, None: that of the run, else 512.
+        max_answer_tokens: None: that of the run, else 512.
         score_columns: What is reported, the main one first: accuracy, format, answered, parts of the verifier.
         questions: How many there are.
         questions_sha256: Of the file of questions.

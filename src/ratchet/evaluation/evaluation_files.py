@@ -3,7 +3,7 @@
     rollouts/part-0001.jsonl   questions with their graded answers, in the order of the benchmark; the owner's alone
     scores.json                what was found, once every question is graded
 
-A part is there whole or not at all, so that whoever goes on after a kill grades the parts that are missing.
+A part is there whole or not at all, so that a resumed evaluation grades exactly the missing parts.
 """
 
 import json
@@ -35,7 +35,7 @@ class EvaluationFiles:
             Conflict: the job is no evaluation, or its record is damaged.
         """
         if self.folder.kind != "evaluation":
-            raise Conflict(f"Run {self.folder.run_id} is no evaluation.")
+            raise Conflict(f"Run {self.folder.run_id} is not an evaluation.")
         with damage_as_error(self.folder.run_path):
             return EvaluationSpec.model_validate(self.folder.read_run()[EVALUATION_KEY])
 
@@ -103,8 +103,8 @@ class EvaluationFiles:
             found = self._read(number)
             if [one.question for one in found] != list(asked) or any(len(one.answers) != answers for one in found):
                 raise Conflict(
-                    f"{self._part(number)} does not hold the questions that it was written with: it is damaged. Remove "
-                    f"it, then its questions are asked again: ratchet eval resume {self.folder.run_id}"
+                    f"{self._part(number)} is damaged: it does not hold its questions. Remove it, then resume: "
+                    f"ratchet eval resume {self.folder.run_id}"
                 )
 
     def _read(self, number: int) -> list[QuestionResult]:

@@ -1,4 +1,4 @@
-"""What an experiment is: measure, train, score and compare, as one thing that can be stopped and gone on with.
+"""What an experiment is: measure, train, score and compare, as one job that can be stopped and resumed.
 
 Plain data. A replication is an experiment too: the same settings under several seeds, and a verdict across them.
 """
@@ -28,7 +28,7 @@ class ExperimentSpec(Record):
         adapter_of: A run whose adapter is scored instead of training one.
         source_run: The run that is repeated, of a replication.
         answers: Answers a question: 1 is greedy.
-        home: The RATCHET_HOME whose keeper carries it out.
+        home: The RATCHET_HOME whose scheduler carries it out.
     """
 
     kind: ExperimentKind = "experiment"
@@ -60,7 +60,7 @@ class BenchmarkReport(Record):
     """What an experiment found on one benchmark: every side in one table, and what the seeds say together.
 
     ``across_seeds`` is over what each seed was trained from. ``from_start`` is over the start of the experiment, where
-    an SFT stage lies between the two.
+    an SFT stage comes between the two.
     """
 
     benchmark: str
@@ -79,7 +79,7 @@ class ExperimentReport(Record):
 
 
 class ExperimentStep(NamedTuple):
-    """One thing that an experiment does. ``run`` names the step whose adapter is scored, or gone on from.
+    """One thing that an experiment does. ``run`` names the step whose adapter is scored, or trained further.
 
     ``kind``: "evaluate" scores an adapter or, without ``run``, a starting point; "train" makes one.
     """

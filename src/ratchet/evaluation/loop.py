@@ -115,7 +115,7 @@ class RoundView(Record):
     """A round as people see it. Percent are of the selection half, differences in percentage points.
 
     Attributes:
-        on_top_of: The round whose adapter it goes on from, None for round 0.
+        on_top_of: The round whose adapter it continues from, None for round 0.
         change: Against the scored round before, None for the first; raw, no statement about what is real.
         best: The highest score, of equal ones the earliest; none where every scored round is without a verdict.
         real_gain_over: The round that this one is significantly better than; None where it is of none.
@@ -133,7 +133,7 @@ class RoundView(Record):
 
 
 class LoopView(Record):
-    """A loop's rounds and what stands above them.
+    """A loop's rounds and their summary.
 
     ``gain_over_first`` is over round 1. Either gain is None where one of its two rounds has no score, or no verdict.
     """

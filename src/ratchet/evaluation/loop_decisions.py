@@ -123,14 +123,14 @@ def decide(settings: LoopSettings, rounds: Sequence[LoopRound], *, stop_requeste
 
     The start is benchmarked first. Each round trains on top of the best so far and is then benchmarked, also where its
     run stopped early with an adapter; an evaluation that fails is begun once more, after which the round stays
-    unscored. At most one job is at work.
+    unscored. At most one run or evaluation is under way.
 
     Args:
         settings: The loop's.
         rounds: Every round that was begun, from round 0 on, each as far as it has come. A round may be there before its
             job is: the decision is the same with and without it.
-        stop_requested: Whether somebody asked the loop to stop. Whoever calls also asks the job at work to; an adapter
-            that it leaves is kept and not benchmarked.
+        stop_requested: Whether the loop was asked to stop. The caller also stops what is under way; an adapter that
+            this leaves is kept and not benchmarked.
 
     Raises:
         ValueError: a history that these rules do not lead to.

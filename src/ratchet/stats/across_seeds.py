@@ -54,7 +54,7 @@ def judge_seeds(seeds: Mapping[int, tuple[Sequence[float], Sequence[float]]]) ->
     import numpy as np
 
     if len(seeds) < 2:
-        raise ValueError(f"{len(seeds)} seed says nothing of others; two are needed at least")
+        raise ValueError(f"{len(seeds)} seed is too few to judge; give two or more")
     if len({len(side) for sides in seeds.values() for side in sides}) != 1:
         raise ValueError("the seeds did not answer the same questions")
     tests = {seed: paired_test(left, right) for seed, (left, right) in seeds.items()}
@@ -119,7 +119,7 @@ def _sentence(verdict: SeedVerdict, gains: Sequence[float], interval: tuple[floa
     )
     worded = {
         "learning": f"It learns: {measured}.",
-        "luck": f"It depends on the seed: {measured}. One seed's gain is no promise of the next one's.",
+        "luck": f"It depends on the seed: {measured}. Another seed may not gain.",
         "no_gain": f"No gain: {measured}. That is within the noise.",
         "worse": f"Training made it worse: {measured}.",
     }

@@ -18,7 +18,7 @@ Z = 1.959963984540054
 # Tibshirani 1993, An Introduction to the Bootstrap, section 14.5, ask for a thousand at least, BCa for more).
 RESAMPLES = 10_000
 # With fewer questions off the most frequent value, resamples repeat a handful of them and an interval comes out short.
-FEWEST_APART = 10
+FEWEST_OFF_MODE = 10
 # How many numbers are drawn at a time: 32 MB of them.
 _CHUNK = 4_000_000
 # Values are few where there are so many times as many questions: drawing a count takes as long as drawing some values.
@@ -73,13 +73,13 @@ def bootstrap_mean(values: Sequence[float], seed: int = 0) -> Interval:
     """
     if len(values) == 0 or not all(0 <= value <= 1 for value in values):
         raise ValueError("an interval needs values of 0..1, one a question")
-    if apart(values) < FEWEST_APART:
+    if off_mode(values) < FEWEST_OFF_MODE:
         return wilson(min(float(sum(values)), float(len(values))), len(values))
     low, high = bca(values, seed)
     return Interval(low, high, "bootstrap")
 
 
-def apart(values: Sequence[float]) -> int:
+def off_mode(values: Sequence[float]) -> int:
     """How many values differ from the most frequent one."""
     import numpy as np
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ratchet.stats.intervals import FEWEST_APART, Z, apart, bca
+from ratchet.stats.intervals import FEWEST_OFF_MODE, Z, bca, off_mode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -155,7 +155,7 @@ def _interval(differences: Sequence[float], seed: int) -> tuple[float, float]:
     the largest difference seen: of all differences up to that with these sums, whole steps spread most, so that it errs
     on the wide side. Where none was seen a step is a whole question.
     """
-    if apart(differences) >= FEWEST_APART:
+    if off_mode(differences) >= FEWEST_OFF_MODE:
         return bca(differences, seed)
     step = max(map(abs, differences)) or 1.0
     gained, lost = sum(d for d in differences if d > 0) / step, -sum(d for d in differences if d < 0) / step

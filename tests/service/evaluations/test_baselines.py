@@ -183,7 +183,7 @@ def test_a_baseline_must_be_there_and_completed():
 
 def test_a_run_is_no_baseline(tmp_path):
     folder = RunFolder.create(small().resolved(), tmp_path / "run")
-    with pytest.raises(Conflict, match="is no evaluation"):
+    with pytest.raises(Conflict, match="is not an evaluation"):
         with_baseline(small(baseline=str(folder.path)))
 
 

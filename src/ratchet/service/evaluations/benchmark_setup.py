@@ -47,7 +47,7 @@ class StoredBenchmark:
 
 @dataclass(frozen=True)
 class AddedBenchmark:
-    """A benchmark that was asked for. ``notes`` are sentences for the user; it may have been there already."""
+    """A benchmark that was added. ``notes`` are sentences for the user; it may have been there already."""
 
     benchmark: StoredBenchmark
     is_new: bool
@@ -72,8 +72,8 @@ class Choices:
 class BenchmarkSetup:
     """All that a benchmark is made of.
 
-    ``instruction`` asks for an answer where nothing else does. ``columns`` are those that are asked for, ``template``
-    is how a right answer looks. ``metric`` is the file of the benchmark's own metric, whose source the verifier has.
+    ``instruction`` is the system prompt where nothing else sets one. ``columns`` are the wanted ones, ``template`` is
+    how a right answer looks. ``metric`` is the file of the benchmark's own metric, whose source the verifier has.
     """
 
     name: str

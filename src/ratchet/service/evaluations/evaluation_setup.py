@@ -37,7 +37,7 @@ from ratchet.verifiers import takes_function
 
 MOST_ANSWERS = 64  # a question
 _RUN_ID, _JOB_ID = r"[re]\d{6}-\d{6}-[0-9a-f]{4}", r"[lx]\d{6}-\d{6}-[0-9a-f]{4}"
-_LEAST_ANSWER = 16  # tokens, of the longest answer
+_LEAST_ANSWER = 16  # tokens
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Request:
     """An evaluation that is wanted.
 
     Attributes:
-        subject: A run (its kept adapter is meant), an adapter's folder, a model's name or folder; of an endpoint, what
+        subject: A run (meaning its adapter), an adapter's folder, a model's name or folder; of an endpoint, what
             to call it.
         benchmark: The benchmark's name or content hash.
         of_start: Of a run, evaluate the checkpoint that it started from instead.
@@ -57,7 +57,7 @@ class Request:
         owner: Which step of a loop or experiment it is.
         config: The settings of the run whose start is meant, where no run has been made of them yet.
         only: The questions to ask, by number; None: all of the benchmark.
-        set_up_as: Settings whose prompt, reading, form, longest answer, sampling and quantization take the place of the
+        set_up_as: Settings whose prompt, verifier, form, max answer tokens, sampling and quantization replace the
             model's own.
     """
 

@@ -1,6 +1,6 @@
 """The conductor of jobs: one pass over the loops and experiments that are open, each from what is there now.
 
-A pass may be repeated, and killed, at any point. A step that cannot be started because of what was asked ends its job;
+A pass may be repeated, and killed, at any point. A step that cannot be started because of its settings ends its job;
 what the machine lacks just now is waited for. What a loop or an experiment does next is its own matter, see ``Job``.
 """
 
@@ -77,7 +77,7 @@ class Job(Protocol):
         """
 
     def continued_steps(self) -> list[str]:
-        """Steps that go on where they were stopped when the job is resumed."""
+        """Steps that are resumed with the job if they were stopped."""
 
     def repeated_runs(self) -> "list[StoredRun]":
         """Runs that failed and are replaced by new ones when the job is resumed."""
@@ -200,7 +200,7 @@ class Conductor:
             self._fail(kind, stored.id, str(error))
         except Exception as error:
             # Not the exception's text: it may quote what a model wrote. Waiting would be for ever.
-            log.exception("%s cannot go on", name)
+            log.exception("%s cannot continue", name)
             self._fail(kind, stored.id, f"Internal error ({type(error).__name__}); see the scheduler's log.")
         after = rows.get(stored.id)
         if after.status != stored.status:

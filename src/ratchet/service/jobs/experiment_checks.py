@@ -38,7 +38,7 @@ def refuse_contradictions(spec: ExperimentSpec) -> None:
 
 
 def _refuse_other_stage(sft: RunConfig, config: RunConfig) -> None:
-    """Refuse an SFT stage that the training cannot go on from, or that begins elsewhere than the experiment."""
+    """Refuse an SFT stage that the training cannot continue from, or that begins elsewhere than the experiment."""
     for name, label in (("model", ""), ("revision", "revision "), ("quantization", "quantization ")):
         one, other = getattr(sft, name), getattr(config, name)
         if one != other:
@@ -91,7 +91,7 @@ def _held(config: RunConfig) -> str:
 
 
 def refuse_other_baseline(baseline: Evaluation, spec: EvaluationSpec) -> None:
-    """Refuse a baseline that is no measurement of what the experiment starts from, asked in the same way."""
+    """Refuse a baseline that is not a measurement, with the same set-up, of what the experiment starts from."""
     why = ""
     measured, start = ((one.kind, one.identity, one.sha256) for one in (baseline.subject, spec.subject))
     if baseline.scores is None:

@@ -1,4 +1,4 @@
-"""What an experiment says at its end: every side in one table, the seeds together, and the verdict in a sentence."""
+"""The report of an experiment: every side in one table, the seeds together, and the verdict in a sentence."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -221,7 +221,7 @@ class Loop:
         """Queue a round's run: the loop's settings on a copy of the best adapter, with another seed."""
         config = self.spec.config.model_copy(update={"seed": self.spec.config.seed + decision.round})
         if isinstance(config.data, MathPairsData):
-            # The benchmark scores the round: the run need not score problems kept apart as well.
+            # The benchmark scores the round: the run need not score held-out problems as well.
             config = config.model_copy(update={"data": config.data.model_copy(update={"heldout": 0})})
         origin = None
         if decision.on_top_of:

@@ -58,7 +58,7 @@ def evaluation_page(evaluation: Evaluation, questions: Sequence[QuestionResult])
         evaluation=evaluation,
         scores=scores,
         name=words.name_of(evaluation),
-        asked=words.how_sampled(evaluation),
+        sampled=words.how_sampled(evaluation),
         could_be=words.could_be(evaluation),
         interval_meaning=words.INTERVAL_MEANING,
         groups=[
@@ -95,7 +95,7 @@ def comparison_page(whole: SideBySide, questions_by_side: Sequence[Sequence[Ques
         benchmark=first.benchmark,
         main=main,
         questions=whole.columns[main][0].of,
-        asked=words.how_sampled(first),
+        sampled=words.how_sampled(first),
         partly=partly,
         meanings=_meanings(list(whole.columns), partly=partly),
         interval_meaning=words.INTERVAL_MEANING,
@@ -132,7 +132,7 @@ class _Row:
     """A question as a row of the table. ``tokens`` and ``seconds`` are means over its answers."""
 
     number: int
-    asked: str
+    prompt: str
     expected: str
     first: GivenAnswer
     others: list[GivenAnswer]
@@ -149,7 +149,7 @@ class _Row:
         several = len(answers) > 1
         return cls(
             number=question.question,
-            asked=words.last_turn(question),
+            prompt=words.last_turn(question),
             expected=question.ground_truth,
             first=answers[0],
             others=answers[1:],
@@ -165,7 +165,7 @@ class _Example:
     """A question with both answers; ``sides`` holds label, first answer, right answers and answers of each."""
 
     number: int
-    asked: str
+    prompt: str
     expected: str
     sides: list[tuple[str, GivenAnswer, int, int]]
 
@@ -214,7 +214,7 @@ class _Shown:
 def _example(names: tuple[str, str], both: list[QuestionResult]) -> _Example:
     return _Example(
         number=both[0].question,
-        asked=words.last_turn(both[0]),
+        prompt=words.last_turn(both[0]),
         expected=both[0].ground_truth,
         sides=[
             (name, one.answers[0], sum(answer.group == "right" for answer in one.answers), len(one.answers))

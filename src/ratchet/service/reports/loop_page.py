@@ -31,7 +31,7 @@ _STATUS_TONES: dict[LoopStatus, str] = {"target_reached": "good", "failed": "bad
 
 @dataclass(frozen=True)
 class RoundJob:
-    """The run that made a round's adapter: its id, and how long run and evaluation took, None while they go on."""
+    """The run that made a round's adapter: its id, and how long run and evaluation took, None while they run."""
 
     run: str
     seconds: float | None
@@ -39,7 +39,7 @@ class RoundJob:
 
 @dataclass(frozen=True)
 class LoopHead:
-    """What is shown above a loop's rounds. ``reason`` says in a sentence why it ended, "" while it goes on."""
+    """What is shown above a loop's rounds. ``reason`` says in a sentence why it ended, "" while it runs."""
 
     name: str
     benchmark: str
