@@ -9,13 +9,13 @@ from rich.text import Text
 
 from ratchet import service
 from ratchet.cli.output import excerpt, note, plain, print_fields, table
-from ratchet.run.health import Health
 from ratchet.run.records import RoundRecord, RunResult
 from ratchet.run.round_lines import scored
-from ratchet.stats import Trend
 
 if TYPE_CHECKING:
+    from ratchet.run.health import Health
     from ratchet.service import RunSummary
+    from ratchet.stats import Trend
 
 PROMPT_CHARACTERS, ANSWER_CHARACTERS = 1000, 600
 _LISTED_CHARACTERS = 50
@@ -211,7 +211,7 @@ def print_summary(console: Console, summary: "RunSummary") -> None:
         console.print(f"The run was interrupted. Resume with: ratchet resume {summary.run}")
 
 
-def print_health(console: Console, health: Health) -> None:
+def print_health(console: Console, health: "Health") -> None:
     """Print diagnoses and trends."""
     for one in health.diagnoses:
         note(console, f"{one.evidence} {one.remedy}", f"{one.title}.", "bold red")
@@ -223,7 +223,7 @@ def print_health(console: Console, health: Health) -> None:
         console.print(_trend_line(name, trend), markup=False, highlight=False)
 
 
-def _trend_line(name: str, trend: Trend) -> str:
+def _trend_line(name: str, trend: "Trend") -> str:
     """A curve's line: where it began and ended, which way it went, and its peak."""
 
     def shown(value: float) -> str:
