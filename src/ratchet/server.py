@@ -15,7 +15,7 @@ from types import FrameType
 from ratchet.errors import InvalidSetting, RatchetError
 from ratchet.service.jobs.conductor import Conductor, stop_followed
 from ratchet.service.runs.registry import all_runs, open_store
-from ratchet.supervisor import Executor, Keeper, KeeperHome, LocalExecutor, Pace, find_slots
+from ratchet.supervisor import Executor, Keeper, KeeperHome, Pace, WarmExecutor, find_slots
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def serve_runs(
         stop_runs: Stop the running runs cleanly first; otherwise they go on without the scheduler.
         show: Called with each line on what the scheduler does; the log file has them too.
         pace: How often it looks, and how long it waits.
-        executor: What starts workers, as processes of this machine by default.
+        executor: What starts workers, by default forks of a process that has imported the libraries.
         until_ended: A loop or experiment, by its id: once it has ended, so does the scheduler. The first SIGINT or
             SIGTERM then asks it to stop cleanly; the second ends the scheduler, a SIGINT at once.
 
@@ -55,13 +55,22 @@ def serve_runs(
         raise InvalidSetting(
             "There is neither a GPU nor a CPU slot to run on. Set --cpu-slots to 1 or more.", "cpu_slots"
         )
-    with home.held() as name, open_store() as store, _log_to(home), _until_signalled(until_ended) as ending:
+    with (
+        home.held() as name,
+        open_store() as store,
+        _log_to(home),
+        _until_signalled(until_ended) as ending,
+        WarmExecutor() as warm,
+    ):
 
         def say(line: str) -> None:
             log.info("%s", line)
             show(line)
 
-        keeper = Keeper(store, executor or LocalExecutor(), slots, name, pace or Pace(), say)
+        if executor is None:
+            for slot in slots:
+                warm.prepare(slot.environment)
+        keeper = Keeper(store, executor or warm, slots, name, pace or Pace(), say)
         all_runs(store)  # enters what lies in the home and the database does not know
         say(f"Scheduler {name} started for {home.path}. Slots: {', '.join(slot.name for slot in slots)}.")
         for run in keeper.at_work():
