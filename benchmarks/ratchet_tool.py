@@ -12,14 +12,13 @@ from ratchet_parts import common_tokens, loaded, rollout
 from workload import prompts_digest
 
 from ratchet.datasets import PromptStream
+from ratchet.engine.grading import Grader
 from ratchet.engine.rounds import StopReason, Task, When, train
 from ratchet.run.records import Completion, Group, Prompt, Rollout, RoundRecord
 
 
-class TokenGrader:
+class TokenGrader(Grader):
     """Grades by the tokens alone."""
-
-    threads = 2
 
     def grade(self, completion: Completion, prompt: Prompt) -> Rollout:
         return rollout(completion)
@@ -66,7 +65,9 @@ def main() -> None:
         stream=PromptStream([one.prompt for one in encoded], config.seed),
         encoded={one.prompt.id: one for one in encoded},
         validation=ratchet.prepared.validation,
-        grader=TokenGrader(),
+        grader=TokenGrader(
+            ratchet.prepared.verifier, config.reward, config.rl.max_answer_tokens, prefilled_think=False
+        ),
     )
     channel.ready(
         **ratchet.details,

@@ -90,7 +90,7 @@ def _end_other_threads() -> None:
 
 
 def _may_fork() -> bool:
-    return len(list(Path("/proc/self/task").iterdir())) == 1 and not torch.cuda.is_initialized()
+    return len(list(Path("/proc/self/task").iterdir())) == 1 and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":
