@@ -2,6 +2,7 @@
 
 import click
 
+from ratchet.cli.console import console_for
 from ratchet.cli.faults import EXIT_TASK
 from ratchet.cli.options import json_option
 from ratchet.cli.output import emit
@@ -18,7 +19,8 @@ def doctor(as_json: bool) -> int:
     Torch and device, memory, disk, and whether the sandbox works, in which custom metrics and code rewards run. The
     exit code is 0 if the sandbox works, else 4.
     """
-    report = examine()
+    with console_for(as_json=True).status("") as status:
+        report = examine(lambda what: status.update(f"Checking {what} ..."))
     emit(as_json, report.as_record(), "\n".join(f"{name:<{_WIDTH}}{text}" for name, text in _lines(report)))
     return 0 if report.sandbox.ok else EXIT_TASK
 

@@ -1,11 +1,13 @@
 """What this machine can do: the facts behind ``ratchet doctor``. Changes nothing, starts one sandbox."""
 
+import json
 import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +18,12 @@ from ratchet.files import ratchet_home
 from ratchet.sandbox.probe import METRIC_ENV, Probe, metric_packages, probe
 from ratchet.sandbox.tools import system_python
 
+# Prints what Device auto takes, as ``readiness/device_checks.py`` has it (tested equal), without loading that.
+_LOAD_TORCH = """
+import json, torch
+cuda, apple = torch.cuda.device_count() > 0, torch.backends.mps.is_available()
+print(json.dumps("cuda:0" if cuda else "mps" if apple else "cpu"))
+"""
 _EXTRA = re.compile(r"""^\s*([\w.-]+).*;.*\bextra\s*==\s*["']([\w-]+)["']""")
 
 
@@ -59,16 +67,22 @@ class MachineReport:
         return asdict(self)
 
 
-def examine() -> MachineReport:
-    """Look at this machine. Loads torch, which takes seconds, to see what it would compute on."""
+def examine(waiting_for: Callable[[str], None] = lambda what: None) -> MachineReport:
+    """Look at this machine. ``waiting_for`` is told what takes a moment: loading torch, in a process of its own."""
     page = os.sysconf("SC_PAGE_SIZE")
     home = ratchet_home()
+    # To see what it would compute on; meanwhile the sandbox is tried.
+    loading = subprocess.Popen(
+        [sys.executable, "-P", "-c", _LOAD_TORCH], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    waiting_for("the sandbox")
     found = probe(refresh=True)
+    waiting_for("torch")
     return MachineReport(
         ratchet=metadata.version("ratchet-rl"),
         python=f"{platform.python_version()} ({sys.executable})",
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        torch=_torch(),
+        torch=_torch(loading),
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * page,
         memory_free_bytes=os.sysconf("SC_AVPHYS_PAGES") * page,
         home=str(home),
@@ -80,17 +94,17 @@ def examine() -> MachineReport:
     )
 
 
-def _torch() -> TorchFacts:
+def _torch(loading: "subprocess.Popen[bytes]") -> TorchFacts:
+    with loading:
+        device, said = loading.communicate()
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
         return TorchFacts(None, None, "torch is not installed")
-    try:
-        from ratchet.engine.policy import chosen_device
-
-        return TorchFacts(version, str(chosen_device("auto")))
-    except (ImportError, OSError, RuntimeError) as error:  # a library of a driver that is missing or too old
-        return TorchFacts(version, None, f"torch cannot be loaded: {error}")
+    if loading.returncode != 0:  # a library of a driver that is missing or too old
+        reason = said.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {loading.returncode}"
+        return TorchFacts(version, None, f"torch cannot be loaded: {reason}")
+    return TorchFacts(version, json.loads(device))
 
 
 def _existing(path: Path) -> Path:
