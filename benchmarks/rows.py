@@ -95,9 +95,11 @@ class RoundRow(PairRow):
         return self.prompts_of(tool) * self.answers
 
     def shrunk(self) -> "RoundRow":
-        small = replace(self, prompts=2, answers=4, answer_tokens=16, pairs=1, trl_answers=4)
-        # Long prompts take SmolLM2 a minute even so.
-        return small if self.trl_prompts is None else replace(small, model="tiny", trl_prompts=1)
+        # A larger model takes minutes even so; only the number of TRL's prompts tells rows of this kind apart.
+        small = replace(self, model="tiny", prompts=2, answers=4, answer_tokens=16, pairs=1, trl_answers=4)
+        if self.trl_prompts is None:
+            return replace(small, name="round-smoke")
+        return replace(small, name="round-fewer-smoke", trl_prompts=1)
 
     def first_order(self) -> dict[str, Any]:
         return {"settings": self._ratchet_settings(), "peer_prompts": self.prompts_of("trl")}
