@@ -39,14 +39,14 @@ def test_it_names_the_packages_that_metrics_may_import(tmp_path, monkeypatch):
     assert metric_environment() == MetricEnvironment(None)
 
 
-def test_the_device_is_the_one_that_runs_take(cli):
+def test_the_device_is_the_one_that_runs_take(ratchet_command):
     from ratchet.engine.policy import chosen_device
 
-    assert json.loads(cli("doctor", "--json").stdout)["torch"]["device"] == str(chosen_device("auto"))
+    assert json.loads(ratchet_command("doctor", "--json")[1])["torch"]["device"] == str(chosen_device("auto"))
 
 
-def test_a_torch_that_cannot_be_loaded_is_said_with_its_reason(cli, tmp_path):
+def test_a_torch_that_cannot_be_loaded_is_reported_with_its_reason(ratchet_command, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
-    done = cli("doctor", "--json", env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    problem = json.loads(done.stdout)["torch"]["problem"]
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    problem = json.loads(ratchet_command("doctor", "--json")[1])["torch"]["problem"]
     assert problem.startswith("torch cannot be loaded: ModuleNotFoundError: ")

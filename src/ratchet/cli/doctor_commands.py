@@ -2,10 +2,9 @@
 
 import click
 
-from ratchet.cli.console import console_for
 from ratchet.cli.faults import EXIT_TASK
 from ratchet.cli.options import json_option
-from ratchet.cli.output import emit
+from ratchet.cli.output import console_for, emit
 from ratchet.service.doctor import MachineReport, examine
 
 _WIDTH = 20
