@@ -15,12 +15,13 @@ ROOT = Path(ratchet.__file__).parent
 # A layer may import itself and any layer listed before it.
 LAYERS = [
     ["errors"],
-    ["files", "config", "stats"],  # plain data and numbers: no torch, no sockets
+    ["files", "sandbox", "stats"],  # plain data, numbers and processes: no torch, no sockets
+    ["verifiers"],  # each kind with its settings
+    ["config"],  # the settings of a whole run
     ["models"],  # base models and adapters as files
     ["run"],  # what a run is
     ["evaluation"],  # what is scored, compared and decided
-    ["datasets", "endpoint", "sandbox", "tracking"],
-    ["verifiers"],
+    ["datasets", "endpoint", "tracking"],
     ["readiness"],  # what is checked before a model loads
     ["engine", "store"],  # torch, transformers and PEFT: here and nowhere else | the database, blind to the engine
     ["worker", "supervisor"],  # the process that trains | its scheduler: joined by the run folder only

@@ -23,7 +23,7 @@ from ratchet.engine.tuning import train
 from ratchet.engine.update import Learner, new_optimizer
 from ratchet.errors import Interrupted, NotFinite, OutOfMemory
 from ratchet.run.records import EncodedPrompt, Prompt, Validation
-from ratchet.verifiers.absent import NoVerifier
+from ratchet.verifiers.base import NoVerifier
 
 from ..repeated import matrix
 from .models import EOS, random_ids, tiny_policy

@@ -33,27 +33,24 @@ from ratchet.config.resources import (
 )
 from ratchet.config.rl import CLIP_DEFAULTS, Loss, RlSettings
 from ratchet.config.run import RunConfig, Tracker
-from ratchet.config.shaping import FormatKind, RewardSettings
 from ratchet.config.start_from import StartSettings
-from ratchet.config.verifier_kinds import (
-    ClassificationVerifier,
-    CodeVerifier,
-    CompositePart,
-    CompositeVerifier,
-    CustomVerifier,
-    FinalNumberVerifier,
-    MathPairsVerifier,
-    MathVerifier,
-    NumericVerifier,
-    PlainVerifierSettings,
-    PythonVerifier,
-    QaVerifier,
-    Read,
-    ReasoningGymVerifier,
-    StructuredJsonVerifier,
-    ToolCallVerifier,
-    VerifierSettings,
-)
+from ratchet.verifiers import VerifierSettings
+from ratchet.verifiers.classification import ClassificationVerifier
+from ratchet.verifiers.code import CodeVerifier
+from ratchet.verifiers.composite import CompositePart, CompositeVerifier
+from ratchet.verifiers.custom import CustomVerifier
+from ratchet.verifiers.final_number import FinalNumberVerifier
+from ratchet.verifiers.kinds import PlainVerifierSettings
+from ratchet.verifiers.math import MathVerifier
+from ratchet.verifiers.math_pairs import MathPairsVerifier
+from ratchet.verifiers.numeric import NumericVerifier
+from ratchet.verifiers.python_function import PythonVerifier
+from ratchet.verifiers.qa import QaVerifier
+from ratchet.verifiers.reasoning_gym import ReasoningGymVerifier
+from ratchet.verifiers.reward import RewardSettings
+from ratchet.verifiers.settings import FormatKind, Read
+from ratchet.verifiers.structured_json import StructuredJsonVerifier
+from ratchet.verifiers.tool_call import ToolCallVerifier
 
 __all__ = [
     "CLIP_DEFAULTS",

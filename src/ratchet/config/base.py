@@ -1,27 +1,12 @@
-"""What every class of settings is made of, and the walk over all of them that surfaces build on."""
+"""The walk over all settings that surfaces build on, and what every class of settings is made of."""
 
 from collections.abc import Iterator
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-
-def setting(default: Any, *, label: str, help: str, unit: str = "", typed: bool = True, **limits: Any) -> Any:
-    """Declare one setting. ``label`` and ``help`` are required so that no surface invents them.
-
-    One that is not ``typed`` is filled in by Ratchet, or given in a file: there is no flag for it.
-    """
-    return Field(default, title=label, description=help, json_schema_extra={"unit": unit, "typed": typed}, **limits)
-
-
-class Settings(BaseModel):
-    """Base of all settings: frozen, no unknown keys, no NaN, and ``true`` is not 1.
-
-    A setting whose name Python needs for itself has an alias, which is its name everywhere but in Python attributes.
-    """
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, serialize_by_alias=True)
+from ratchet.verifiers.settings import Settings as Settings
+from ratchet.verifiers.settings import setting as setting
 
 
 def walk_settings(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -18,43 +18,24 @@ from ratchet.config.resources import (
     SamplerSettings,
 )
 from ratchet.config.rl import CLIP_DEFAULTS, Loss, RlSettings
-from ratchet.config.shaping import FormatKind, RewardSettings
 from ratchet.config.start_from import StartSettings
-from ratchet.config.verifier_kinds import (
-    CompositeVerifier,
-    FinalNumberVerifier,
-    MathPairsVerifier,
-    MathVerifier,
-    Read,
-    ReasoningGymVerifier,
-    VerifierSettings,
-)
 from ratchet.errors import InvalidSetting
+from ratchet.verifiers import KINDS, VerifierSettings
+from ratchet.verifiers.final_number import FinalNumberVerifier
+from ratchet.verifiers.math import MathVerifier
+from ratchet.verifiers.math_pairs import MathPairsVerifier
+from ratchet.verifiers.reasoning_gym import ReasoningGymVerifier
+from ratchet.verifiers.reward import RewardSettings
 
 Tracker = Literal["tensorboard", "trackio", "wandb", "mlflow"]
 
-# Which verifier a source brings along, and which bonus goes with a verifier.
+# Which verifier a source brings along.
 _SOURCE_VERIFIERS: dict[str, VerifierSettings] = {
     "math_pairs": MathPairsVerifier(),
     "gsm8k": FinalNumberVerifier(),
     "boxed": MathVerifier(),
     "deepmath": MathVerifier(),
     "reasoning_gym": ReasoningGymVerifier(),
-}
-_VERIFIER_BONUS: dict[str, FormatKind] = {
-    "math_pairs": "tags",
-    "final_number": "tags",
-    "math": "boxed",
-    "numeric": "off",
-    "qa": "off",
-    "classification": "off",
-    "structured_json": "off",
-    "tool_call": "off",
-    "composite": "off",
-    "custom": "off",
-    "code": "off",
-    "python": "off",
-    "reasoning_gym": "off",
 }
 
 
@@ -181,11 +162,11 @@ class RunConfig(Settings):
         """
         is_boxed = self.data.source == "boxed"
         named = self._verifier()
-        verifier = named and _resolved_verifier(named, read="whole", require_boxed=is_boxed)
-        watch = self.watch and _resolved_verifier(self.watch, read="whole", require_boxed=is_boxed)
+        verifier = named and named.resolved(read="whole", boxed_data=is_boxed)
+        watch = self.watch and self.watch.resolved(read="whole", boxed_data=is_boxed)
         bonus = self.reward.format_bonus
         if bonus is None:
-            bonus = _VERIFIER_BONUS[verifier.kind] if verifier else "off"
+            bonus = KINDS[verifier.kind].usual_format if verifier else "off"
         low, high = CLIP_DEFAULTS[self.rl.loss]
         rl = self.rl.model_copy(
             update={
@@ -222,27 +203,10 @@ class RunConfig(Settings):
         """Return the verifier that was named, or the one that the source brings; sft and dpo may have none."""
         verifier = self.verifier or _SOURCE_VERIFIERS.get(self.data.source)
         if verifier is None and self.objective == "rl":
-            kinds = sorted(_VERIFIER_BONUS.keys() - {"python", "reasoning_gym"})
+            kinds = sorted(KINDS.keys() - {"python", "reasoning_gym"})
             raise InvalidSetting(
                 f"Data source {self.data.source} brings no verifier of its own. Say in verifier.kind how an answer is "
                 f"checked: {', '.join(kinds)}; or give a Python function to ratchet.train.",
                 field="verifier.kind",
             )
         return verifier
-
-
-def _resolved_verifier(verifier: VerifierSettings, *, read: Read, require_boxed: bool) -> VerifierSettings:
-    """Fill in what a verifier leaves out. A composite's parts take its Read."""
-    verifier = verifier.model_copy(update={"read": verifier.read or read})
-    if isinstance(verifier, MathVerifier) and verifier.require_boxed is None:
-        return verifier.model_copy(update={"require_boxed": require_boxed})
-    if isinstance(verifier, CompositeVerifier):
-        inherited = verifier.read or read
-        parts = tuple(
-            part.model_copy(
-                update={"verifier": _resolved_verifier(part.verifier, read=inherited, require_boxed=require_boxed)}
-            )
-            for part in verifier.parts
-        )
-        return verifier.model_copy(update={"parts": parts})
-    return verifier

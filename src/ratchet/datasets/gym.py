@@ -14,8 +14,8 @@ from ratchet.datasets.dataset import Dataset
 from ratchet.datasets.splits import without_leaks, without_repeats
 from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.run.records import Prompt
+from ratchet.verifiers.reasoning_gym import EXTRA
 
-EXTRA = "reasoning_gym"  # the key of a prompt's extras under which its verifier finds task and entry
 # Validation problems are made from seeds this far on; more than the most problems that can be asked for.
 _VALIDATION_OFFSET = 1_000_000
 

@@ -25,9 +25,9 @@ from ratchet.engine.report_identity import made_with, report_key
 from ratchet.engine.rounds import has_signal
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.worth_reading import advice, refusal, worth_reading
+from ratchet.readiness.probes import MOST_PROMPTS, run_probes
 from ratchet.run.records import EncodedPrompt, Group
 from ratchet.run.report_card import Probes, PromptScores, ReportCard
-from ratchet.verifiers.probes import MOST_PROMPTS, run_probes
 
 FIRST_ANSWERS = 64
 MORE_ANSWERS = 192

@@ -18,9 +18,8 @@ from ratchet.evaluation.benchmark import ACCURACY, ANSWERED, FORMAT
 from ratchet.readiness.row_checks import refuse_ungradable
 from ratchet.run.records import Grade, Prompt
 from ratchet.run.report_card import PASS_MARK
-from ratchet.verifiers import METRICS, Tried, Verifier
+from ratchet.verifiers import KINDS, Tried, Verifier, correctness_part, known_answers
 from ratchet.verifiers.composite import part_names
-from ratchet.verifiers.probe_answers import correctness_part, known_answers
 
 MOST_REFERENCES = 200
 _THREADS = 4
@@ -54,7 +53,7 @@ def _parts(settings: VerifierSettings) -> list[str]:
     if isinstance(settings, CompositeVerifier):
         names = part_names([part.verifier.kind for part in settings.parts])
         return [name for place, name in enumerate(names) if place != settings.correctness_from]
-    metrics = list(METRICS[settings.kind])
+    metrics = list(KINDS[settings.kind].metrics)
     chosen = getattr(settings, "metric", None)
     return [name for name in metrics if name != (chosen if chosen in metrics else metrics[0])]
 

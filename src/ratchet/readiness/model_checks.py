@@ -13,6 +13,7 @@ from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.models.model_files import text_settings
 from ratchet.readiness.fault_list import Faults
 from ratchet.run.records import EncodedPrompt, Message, Prompt
+from ratchet.verifiers.tool_calls import BadTools, read_tools
 
 
 class Window(NamedTuple):
@@ -142,8 +143,6 @@ def _on_tools(config: RunConfig, prompts: Sequence[Prompt]) -> list[str]:
     parts = [part.verifier for part in verifier.parts] if isinstance(verifier, CompositeVerifier) else [verifier]
     if not any(isinstance(part, ToolCallVerifier) for part in parts):
         return []
-    from ratchet.verifiers.tool_calls import BadTools, read_tools  # here: jsonschema takes a while to load
-
     untold = []
     for prompt in prompts:
         with suppress(BadTools, KeyError):  # which is a fault of its own

@@ -12,7 +12,7 @@ from ratchet.readiness.fault_list import Faults
 from ratchet.readiness.objective_checks import refuse_unanswered
 from ratchet.run.records import Prompt
 from ratchet.verifiers import Tried, Verifier, compile_pattern, make_verifier, takes_function
-from ratchet.verifiers.absent import NoVerifier
+from ratchet.verifiers.base import NoVerifier
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,16 @@ Dimensions used everywhere: P prompts in a round, G answers per prompt (the grou
 T tokens, V vocabulary, b rows of a micro-batch. Holds no settings (``config``) and no files (``run_folder.py``).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# What became of one completion. Only "graded" speaks of the policy alone; the others are counted apart because
-# they point at the prompt, the token limit or the verifier. Verifiers return "graded", "unparseable" or "failed";
-# the engine adds "cut_off" without asking the verifier.
-Outcome = Literal["graded", "unparseable", "cut_off", "failed"]
-OUTCOMES: tuple[Outcome, ...] = ("graded", "unparseable", "cut_off", "failed")
+from ratchet.verifiers.base import OUTCOMES as OUTCOMES
+from ratchet.verifiers.base import Grade as Grade
+from ratchet.verifiers.base import Message as Message
+from ratchet.verifiers.base import Outcome as Outcome
+from ratchet.verifiers.base import Prompt as Prompt
 
 FinishReason = Literal["stop", "length"]
 
@@ -49,30 +48,6 @@ RunKind = Literal["full", "trial", "evaluation"]
 RunRelation = Literal["retry", "duplicate", "continue", "trial"]
 
 
-class Message(TypedDict):
-    """One turn of a conversation."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What the policy is given, and what a right answer must contain.
-
-    ``id`` is the row's number in its source, counted from 1, and is how errors and logs name it. ``messages``
-    ends with a user turn. ``extras`` holds the per-row columns that some verifiers read. ``demonstration`` is a whole
-    answer to learn from, of a preference pair the chosen one; ``rejected`` the other one of the pair.
-    """
-
-    id: int
-    messages: tuple[Message, ...]
-    ground_truth: str
-    extras: Mapping[str, Any] = field(default_factory=dict)
-    demonstration: str | None = None
-    rejected: str | None = None
-
-
 @dataclass(frozen=True)
 class EncodedPrompt:
     """A prompt with the token ids that the policy is given for it.
@@ -85,23 +60,6 @@ class EncodedPrompt:
     token_ids: tuple[int, ...]
     demonstration_ids: tuple[int, ...] = ()
     rejected_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Grade:
-    """The verifier's finding on one completion.
-
-    ``correctness`` lies in [0, 1] and is 0 unless the outcome is "graded". ``parts`` holds further numbers of the
-    verifier (each 0..1), reported but not trained on. ``failure`` names the kind when the outcome is "failed".
-    ``score`` (0..1) is what is trained on where that is not the correctness: a composite pays a mean of several
-    verifiers, and accuracy counts one of them.
-    """
-
-    correctness: float
-    outcome: Outcome
-    parts: Mapping[str, float] = field(default_factory=dict)
-    failure: str | None = None
-    score: float | None = None
 
 
 @dataclass(frozen=True)

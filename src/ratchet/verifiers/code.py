@@ -13,20 +13,53 @@ is the machine's fault: ``SandboxUnavailable`` ends the run, and nothing is grad
 """
 
 import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from ratchet.config import CodeVerifier
-from ratchet.run.records import Grade, Prompt
 from ratchet.sandbox.code_run import CodeRunner
 from ratchet.sandbox.code_tests import AssertTests, BadTests, CodeTests, read_tests, same_output
 from ratchet.sandbox.tools import find_tools
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
 from ratchet.verifiers.checked_rows import CheckedRows
 from ratchet.verifiers.reading import part_to_read
+from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, kind_setting, setting
 
 _UNPARSEABLE = Grade(correctness=0.0, outcome="unparseable")
 _PYTHON = ("python", "python3", "py")
 _FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`\r]*?)[ \t\r]*")
+
+
+class CodeVerifier(KindSettings):
+    """The program in the answer is run against the row's tests, in a sandbox."""
+
+    kind: Literal["code"] = kind_setting(
+        "code", "the program in the answer is run against the row's tests, in a sandbox."
+    )
+    language: Literal["python"] = setting("python", label="Language", help="Language of the programs.")
+    metric: Literal["tests_passed", "all_passed"] = setting(
+        "tests_passed",
+        label=METRIC_LABEL,
+        help="code trains on tests_passed, the share of the row's tests (usual), or all_passed.",
+    )
+    seconds_per_test: float = setting(
+        5.0,
+        ge=0.1,
+        le=60,
+        label="Limit per test",
+        unit="seconds",
+        help="A test that takes longer is not passed. A program is given ten times this for all its tests.",
+    )
+    memory_mb: int = setting(
+        512,
+        ge=64,
+        le=16_384,
+        label="Memory of a program",
+        unit="MB",
+        help="Address space of each of a program's processes. All of them together may hold twice this.",
+    )
 
 
 class Program(NamedTuple):
@@ -39,9 +72,9 @@ class Program(NamedTuple):
 class Code:
     """Grades with the share of tests passed, or 1 for all of them, as the settings say. Both are among the parts."""
 
-    def __init__(self, settings: CodeVerifier, *, prefer_answer_tag: bool = False) -> None:
+    def __init__(self, settings: CodeVerifier, building: Building) -> None:
         self._settings = settings
-        self._prefer_answer_tag = prefer_answer_tag
+        self._prefer_answer_tag = building.prefer_answer_tag
         self._runner = CodeRunner(limit_seconds=settings.seconds_per_test, memory_bytes=settings.memory_mb << 20)
         conditions = [settings.seconds_per_test, settings.memory_mb, find_tools().python, version("ratchet-rl")]
         self._checked = CheckedRows("code", conditions)
@@ -134,3 +167,50 @@ def find_program(text: str) -> Program | None:
     if found:
         return Program(found[max(found)], is_fenced=True)
     return None if has_fence or not text.strip() else Program(text, is_fenced=False)
+
+
+def _known_answers(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
+    """Write programs. A solution is known only where the ground truth is one."""
+    solution = prompt.ground_truth.strip()
+    known = KnownAnswers(
+        wrong="```python\npass\n```",
+        mistakes={
+            "leaves_at_once": "```python\nimport sys\nsys.exit(0)\n```",
+            "leaves_hard": "```python\nimport os\nos._exit(0)\n```",
+        },
+        empty_forms=("```python\n```", "```python\n# solution\n```"),
+        reads_all=False,
+        left_out={"negated": "words around a program are not read"},
+    )
+    if not _is_program(solution):
+        without = {**known.left_out, "right": "the ground truth is no Python program, so no right answer is known"}
+        return replace(known, left_out=without)
+    fenced, commented = f"```python\n{solution}\n```", f"```python\n# A solution.\n{solution}\n```"
+    return replace(known, right=fenced, variants={"white_space": f"\n\n{fenced}\n\n", "comment": commented})
+
+
+def _is_program(text: str) -> bool:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # what it is written like is not ours to judge
+            compile(text, "ground truth", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return "def " in text or "print(" in text or "class " in text
+
+
+KIND = Kind(
+    settings=CodeVerifier,
+    build=Code,
+    metrics={
+        "tests_passed": "Share of the row's tests that the program passes.",
+        "all_passed": "The program passes every test of the row.",
+    },
+    example=Example(
+        CodeVerifier(),
+        "def double(x):\n    return 2 * x",
+        right="```python\ndef double(x):\n    return x + x\n```",
+        wrong="```python\ndef double(x):\n    return x\n```",
+        extras={"tests": ["assert double(2) == 4"]},
+    ),
+    known_answers=_known_answers,
+)

@@ -11,10 +11,74 @@ An answer on which one part fails is failed as a whole: a mean over what is left
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
-from ratchet.run.records import Grade, Prompt
-from ratchet.verifiers.base import Tried, Verifier
+from pydantic import Field, model_validator
+
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt, Tried, Verifier
+from ratchet.verifiers.custom import CustomVerifier
+from ratchet.verifiers.kinds import PLAIN_KINDS, PlainVerifierSettings
+from ratchet.verifiers.qa import QaVerifier
+from ratchet.verifiers.settings import KindSettings, Read, Settings, kind_setting, setting
+
+
+class CompositePart(Settings):
+    """One verifier of several, with its weight against the others."""
+
+    verifier: PlainVerifierSettings = Field(
+        ..., title="Verifier of a part", description="Any kind but composite, with its settings."
+    )
+    weight: float = setting(
+        1.0,
+        gt=0,
+        le=1_000_000,
+        label="Weight",
+        help="What the part counts beside the others in what is trained on.",
+    )
+
+
+class CompositeVerifier(KindSettings):
+    """Several verifiers on the same answer: their weighted mean is trained on, one of them is correctness."""
+
+    kind: Literal["composite"] = kind_setting("composite", "several verifiers on the same answer.")
+    parts: Annotated[tuple[CompositePart, ...], Field(min_length=2, max_length=8)] = setting(
+        ...,
+        label="Parts",
+        help="2 to 8 of {verifier: {kind: ...}, weight: 1}. A part without Extract answer from takes the composite's.",
+    )
+    correctness_from: int = setting(
+        0,
+        ge=0,
+        le=7,
+        label="Correctness from",
+        help="Which part is correctness, for accuracy, the target and the best round; 0 is the first one.",
+    )
+
+    @property
+    def title(self) -> str:
+        """How messages call it: with the user's own metrics in it, which are what usually fails."""
+        own = [part.verifier.title for part in self.parts if isinstance(part.verifier, CustomVerifier)]
+        return f"Verifier composite ({', '.join(own)})" if own else super().title
+
+    def resolved(self, *, read: Read, boxed_data: bool) -> Self:
+        """Fill in what was left out. The parts take the composite's own part of the answer."""
+        read = self.read or read
+        parts = tuple(
+            part.model_copy(update={"verifier": part.verifier.resolved(read=read, boxed_data=boxed_data)})
+            for part in self.parts
+        )
+        return self.model_copy(update={"read": read, "parts": parts})
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.correctness_from >= len(self.parts):
+            raise ValueError(
+                f"Correctness from is {self.correctness_from}, but there are {len(self.parts)} parts, counted from 0. "
+                f"Choose 0 to {len(self.parts) - 1}."
+            )
+        if sum(part.verifier.kind == "python" for part in self.parts) > 1:
+            raise ValueError("Parts holds two functions of your own (python), and a run takes one. Make one of them.")
+        return self
 
 
 class Part(NamedTuple):
@@ -87,3 +151,40 @@ def part_names(kinds: Sequence[str]) -> list[str]:
         seen[kind] += 1
         names.append(kind if seen[kind] == 1 else f"{kind}_{seen[kind]}")
     return names
+
+
+def correctness_part(settings: KindSettings) -> KindSettings:
+    """Settings of the part of a composite that stands for correctness; any other verifier is its own."""
+    return settings.parts[settings.correctness_from].verifier if isinstance(settings, CompositeVerifier) else settings
+
+
+def _build(settings: CompositeVerifier, building: Building) -> Composite:
+    parts = []
+    for part in settings.parts:
+        of_part = part.verifier.model_copy(update={"read": part.verifier.read or settings.read})
+        parts.append(Part(of_part.kind, PLAIN_KINDS[of_part.kind].build(of_part, building), part.weight))
+    return Composite(parts, correctness_from=settings.correctness_from)
+
+
+def _known_answers(settings: CompositeVerifier, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
+    stated = correctness_part(settings)  # the other parts may ask for more
+    return PLAIN_KINDS[stated.kind].known_answers(stated, prompt, others)
+
+
+KIND = Kind(
+    settings=CompositeVerifier,
+    build=_build,
+    metrics={"correctness": "What the part that counts as correctness finds; all parts are reported beside it."},
+    example=Example(
+        CompositeVerifier(
+            parts=(
+                CompositePart(verifier=QaVerifier(), weight=2.0),
+                CompositePart(verifier=QaVerifier(metric="token_f1")),
+            ),
+        ),
+        "the red house",
+        right="Red house.",
+        wrong="the blue house",
+    ),
+    known_answers=_known_answers,
+)

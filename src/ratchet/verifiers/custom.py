@@ -5,13 +5,16 @@ result, time, memory, output. A machine on which the sandbox does not work raise
 no failure of the metric.
 """
 
-from ratchet.config import CustomVerifier
+from typing import Literal
+
 from ratchet.errors import InvalidSetting, MetricRefused, SandboxUnavailable
-from ratchet.run.records import Grade, Prompt
 from ratchet.sandbox.metric_pool import MetricPool
 from ratchet.sandbox.metric_score import MOST_REFERENCE_CHARACTERS, MetricLimits
 from ratchet.sandbox.probe import probe
+from ratchet.verifiers.base import Building, Example, Grade, Kind, Prompt
+from ratchet.verifiers.known_answers import as_given
 from ratchet.verifiers.reading import part_to_read
+from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, kind_setting, setting
 
 _FAILED = {
     "load": "it did not load",
@@ -23,10 +26,49 @@ _FAILED = {
 }
 
 
+class CustomVerifier(KindSettings):
+    """A metric of the user's own, ``score(answer, reference)`` from 0 to 1, run in the sandbox.
+
+    The source is stored with the run, which so keeps the version that it was saved with.
+    """
+
+    kind: Literal["custom"] = kind_setting("custom", "a metric of your own, run in the sandbox.")
+    metric: str = setting(
+        "", max_length=200, label=METRIC_LABEL, help="custom: the name of your metric, also as NAME@VERSION."
+    )
+    version: int | None = setting(
+        None,
+        ge=1,
+        label="Metric version",
+        help="custom: version of the metric. Empty: the newest when the run is saved.",
+    )
+    source: str = setting(
+        "",
+        typed=False,
+        label="Metric source",
+        help="custom: the metric's Python source, which defines score(answer, reference); filled in when the run is "
+        "saved.",
+    )
+    limit_seconds: float = setting(
+        1.0,
+        ge=0.1,
+        le=60,
+        label="Limit per answer",
+        unit="seconds",
+        help="An answer that takes the metric longer, on the clock or of the processor, is counted as failed; the next "
+        "ones are graded.",
+    )
+
+    @property
+    def title(self) -> str:
+        """Return how messages call it."""
+        return f"Metric {self.metric}" + ("" if self.version is None else f" version {self.version}")
+
+
 class Custom:
     """Grades with a metric version. Safe to call from several threads."""
 
-    def __init__(self, settings: CustomVerifier, *, prefer_answer_tag: bool = False) -> None:
+    def __init__(self, settings: CustomVerifier, building: Building) -> None:
         if not settings.source.strip():
             lacking = f"{settings.title} has no source with this run" if settings.metric else "No metric is named"
             raise InvalidSetting(
@@ -35,7 +77,7 @@ class Custom:
                 field="verifier.metric",
             )
         self._read = settings.read
-        self._prefer_answer_tag = prefer_answer_tag
+        self._prefer_answer_tag = building.prefer_answer_tag
         self._limit_seconds = settings.limit_seconds
         self._title = settings.title
         self._pool = MetricPool(
@@ -92,3 +134,17 @@ class Custom:
     def close(self) -> None:
         """End the metric's processes."""
         self._pool.close()
+
+
+KIND = Kind(
+    settings=CustomVerifier,
+    build=Custom,
+    metrics={"score": "What your metric returns."},
+    example=Example(
+        CustomVerifier(metric="equal", source="def score(answer, reference):\n    return float(answer == reference)\n"),
+        "7",
+        right="7",
+        wrong="8",
+    ),
+    known_answers=as_given,
+)

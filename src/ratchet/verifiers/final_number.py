@@ -10,13 +10,14 @@ guessing. A last number of more than 40 digits, or one that is part of a larger 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from ratchet.config import FinalNumberVerifier, Read
-from ratchet.run.records import Grade, Prompt
+from ratchet.verifiers.base import Example, Grade, Kind, KnownAnswers, Prompt
+from ratchet.verifiers.known_answers import LAST_VALUE_COUNTS, with_separators, written
 from ratchet.verifiers.reading import part_to_read
+from ratchet.verifiers.settings import KindSettings, Read, kind_setting
 
 _MAX_DIGITS = 40
 _MAX_EXPONENT_DIGITS = 4  # 1e9999 is beyond any answer; Decimal compares it without writing it out
@@ -45,6 +46,14 @@ _MORE_AFTER = re.compile(
 )
 # Nothing but digits, LaTeX commands and operators: a ground truth like that is an expression, not a worked solution.
 _ONLY_SYMBOLS = re.compile(r"(?:\\[A-Za-z]+|[^A-Za-z])*")
+
+
+class FinalNumberVerifier(KindSettings):
+    """The last number of the answer must equal the reference."""
+
+    kind: Literal["final_number"] = kind_setting(
+        "final_number", "the last number of the answer must equal the reference."
+    )
 
 
 class FoundNumber(NamedTuple):
@@ -152,3 +161,40 @@ def _sign_before(text: str, start: int) -> str:
     """Return the sign of the number that starts there, empty if it has none."""
     found = _SIGN.search(text[max(0, start - _SIGN_REACH) : start])
     return (found[1] or found[2]) if found else ""
+
+
+def known_answers(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
+    """Write answers that end in a number."""
+    found = last_number(prompt.ground_truth)
+    if found is None or found.value is None:
+        return KnownAnswers()
+    right, wrong, further = found.written, written(found.value + 1), written(found.value + 2)
+    variants = {
+        "white_space": f"\n  {right}  \n",
+        "full_stop": f"The answer is {right}.",
+        "bold": f"**{right}**",
+        "units": f"{right} apples",
+        **with_separators(found.value),
+    }
+    return KnownAnswers(
+        right=right,
+        wrong=wrong,
+        variants=variants,
+        mistakes={
+            "many_answers": " ".join([*map(str, range(10)), right, further, wrong]),
+            "beside_another": f"It is {right}. No, it is {wrong}.",
+        },
+        empty_forms=("\\boxed{}",),
+        reads_all=False,
+        left_out=LAST_VALUE_COUNTS,
+    )
+
+
+KIND = Kind(
+    settings=FinalNumberVerifier,
+    build=lambda settings, building: FinalNumber(settings),
+    metrics={"accuracy": "The last number has the expected value."},
+    example=Example(FinalNumberVerifier(), "7", right="so 7.", wrong="8"),
+    known_answers=known_answers,
+    usual_format="tags",
+)

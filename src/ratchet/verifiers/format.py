@@ -12,17 +12,21 @@ pattern
     A pattern that backtracks for longer than its time limit does not match: the bonus is lost, the run goes on.
 """
 
-import regex  # type: ignore[import-untyped]  # unlike re, it can be given a time limit
+import re
+from typing import TYPE_CHECKING
 
-from ratchet.config import FormatKind
 from ratchet.errors import InvalidSetting
 from ratchet.verifiers.reading import read_boxes
+from ratchet.verifiers.settings import FormatKind
+
+if TYPE_CHECKING:
+    import regex  # type: ignore[import-untyped]
 
 # Ordinary patterns take microseconds; 512 answers that all run into this limit delay a round by a minute.
 _PATTERN_LIMIT_SECONDS = 0.1
 
 # \Z after \s* and one literal per tag: no two repeats can match the same text, so this is linear.
-_TAGS = regex.compile(r"\s*<think>(.*?)</think>\s*<answer>(.*?)</answer>\s*", regex.DOTALL)
+_TAGS = re.compile(r"\s*<think>(.*?)</think>\s*<answer>(.*?)</answer>\s*", re.DOTALL)
 
 
 def compile_pattern(pattern: str) -> "regex.Pattern[str]":
@@ -31,6 +35,8 @@ def compile_pattern(pattern: str) -> "regex.Pattern[str]":
     Raises:
         InvalidSetting: It is not a regular expression; says what is wrong and where.
     """
+    import regex  # here, since most runs have no pattern; unlike re, it can be given a time limit
+
     try:
         return regex.compile(pattern, regex.DOTALL)
     except (regex.error, RecursionError, OverflowError) as error:

@@ -4,9 +4,17 @@ Reads and compares like ``final_number``. The part ``accuracy_strict`` also asks
 in the ground truth: 56.0, 056, +56 and 5.6e1 are right and not strict. It is reported, never trained on.
 """
 
-from ratchet.config import MathPairsVerifier
-from ratchet.run.records import Grade, Prompt
-from ratchet.verifiers.final_number import ground_truth_problem, numbers_to_compare
+from typing import Literal
+
+from ratchet.verifiers.base import Example, Grade, Kind, Prompt
+from ratchet.verifiers.final_number import ground_truth_problem, known_answers, numbers_to_compare
+from ratchet.verifiers.settings import KindSettings, kind_setting
+
+
+class MathPairsVerifier(KindSettings):
+    """The last number must equal the product of the sums."""
+
+    kind: Literal["math_pairs"] = kind_setting("math_pairs", "the last number must equal the product of the sums.")
 
 
 class MathPairs:
@@ -31,3 +39,16 @@ class MathPairs:
 
     def close(self) -> None:
         """Release nothing: there are no processes."""
+
+
+KIND = Kind(
+    settings=MathPairsVerifier,
+    build=lambda settings, building: MathPairs(settings),
+    metrics={
+        "accuracy": "The last number has the expected value.",
+        "accuracy_strict": "It is also written exactly as in the reference.",
+    },
+    example=Example(MathPairsVerifier(), "7", right="so 7.", wrong="8"),
+    known_answers=known_answers,
+    usual_format="tags",
+)

@@ -11,13 +11,16 @@ tolerance, or at most the relative one times the larger of the two sizes. The to
 """
 
 import re
-from decimal import Decimal
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from math import isfinite
+from typing import Any, Literal
 
-from ratchet.config import NumericVerifier
-from ratchet.run.records import Grade, Prompt
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
+from ratchet.verifiers.known_answers import with_separators, written
 from ratchet.verifiers.reading import part_to_read
+from ratchet.verifiers.settings import KindSettings, kind_setting, setting
 
 _MAX_CHARACTERS = 1_000  # more digits than any answer; bounds the arithmetic
 _NUMBER = re.compile(
@@ -32,12 +35,32 @@ _SMALLEST = Fraction(1, 10**-_SMALLEST_EXPONENT)
 _UNPARSEABLE = Grade(0.0, "unparseable", parts={"numeric_accuracy": 0.0})
 
 
+class NumericVerifier(KindSettings):
+    """The answer must be one number and nothing else, equal to the reference within the tolerances."""
+
+    kind: Literal["numeric"] = kind_setting(
+        "numeric", "the answer must be one number and nothing else, within tolerances of the reference."
+    )
+    absolute_tolerance: float = setting(
+        0.0,
+        ge=0,
+        label="Absolute tolerance",
+        help="An answer that differs from the reference by no more than this is right. 0: it must be equal.",
+    )
+    relative_tolerance: float = setting(
+        0.0,
+        ge=0,
+        label="Relative tolerance",
+        help="An answer is right that differs by no more than this share of the larger of the two: 0.01 is 1 %.",
+    )
+
+
 class Numeric:
     """Grades 1 when the answer is a number close enough to the expected one, else 0."""
 
-    def __init__(self, settings: NumericVerifier, *, prefer_answer_tag: bool = False) -> None:
+    def __init__(self, settings: NumericVerifier, building: Building) -> None:
         self._read = settings.read
-        self._prefer_answer_tag = prefer_answer_tag
+        self._prefer_answer_tag = building.prefer_answer_tag
         self._absolute = Fraction(repr(settings.absolute_tolerance))
         self._relative = Fraction(repr(settings.relative_tolerance))
 
@@ -83,3 +106,35 @@ def read_number(text: str) -> Fraction | None:
     else:
         value = Fraction(mantissa) * Fraction(10) ** power
     return -value if sign in ("-", "\N{MINUS SIGN}") else value
+
+
+def _known_answers(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
+    """Write a number that is the whole text; the wrong one lies beyond both tolerances."""
+    right = prompt.ground_truth.strip()
+    try:
+        value = Decimal(right)
+    except InvalidOperation:
+        return KnownAnswers()
+    if not value.is_finite():
+        return KnownAnswers()
+    absolute = Decimal(str(getattr(settings, "absolute_tolerance", None) or 0))
+    far = abs(value) + 1 + 2 * absolute
+    # On the other side of zero the difference is larger than either number, so no share of them covers it.
+    wrong = written(far if value < 0 else -far)
+    zero = {name: text for name, text in with_separators(value).items() if name == "trailing_zero"}
+    return KnownAnswers(
+        right=right,
+        wrong=wrong,
+        variants={"white_space": f"\n  {right}  \n", **zero},
+        mistakes={"many_answers": f"{right} {wrong}", "beside_another": f"{right} or {wrong}"},
+        empty_forms=("\\boxed{}",),
+    )
+
+
+KIND = Kind(
+    settings=NumericVerifier,
+    build=Numeric,
+    metrics={"numeric_accuracy": "The answer is one number, within the tolerances of the reference."},
+    example=Example(NumericVerifier(absolute_tolerance=0.5, relative_tolerance=0.1), "7", right="7.5", wrong="9"),
+    known_answers=_known_answers,
+)

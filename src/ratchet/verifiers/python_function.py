@@ -10,18 +10,19 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
-from ratchet.config import PythonVerifier
 from ratchet.errors import InvalidSetting
-from ratchet.run.records import Grade, Prompt
+from ratchet.verifiers.base import Building, Grade, Kind, Prompt
+from ratchet.verifiers.known_answers import as_given
 from ratchet.verifiers.reading import part_to_read
+from ratchet.verifiers.settings import KindSettings, kind_setting, setting
 
 _UNUSABLE = Grade(correctness=0.0, outcome="failed", failure="result")
 _FAILURES = ("load", "execution", "result", "time", "memory", "output")
 
 
-def identity(function: Callable[..., Any]) -> PythonVerifier:
+def identity(function: Callable[..., Any]) -> "PythonVerifier":
     """Return the settings that record which function it is: module, qualified name and a hash of its source.
 
     The hash is empty where Python cannot show the source (typed at a prompt, built in, compiled). Of a partial it is
@@ -39,6 +40,20 @@ def identity(function: Callable[..., Any]) -> PythonVerifier:
     )
 
 
+class PythonVerifier(KindSettings):
+    """A function of the user's own, given to ``ratchet.train`` in Python; runs in process and is trusted.
+
+    Only its identity is stored: such a run is resumed with ``ratchet.resume(folder, verifier=function)``.
+    """
+
+    kind: Literal["python"] = kind_setting(
+        "python", "a function of your own, given in Python; it runs in this process and is trusted."
+    )
+    module: str = setting("", label="Module", help="Module that holds the function.")
+    name: str = setting("", label="Function", help="Name of the function.")
+    source_hash: str = setting("", label="Source hash", help="SHA-256 of the function's source text.")
+
+
 class PythonFunction:
     """Grades with ``function(answer, ground_truth)``, or with the prompt as a third argument if it asks for three.
 
@@ -47,13 +62,17 @@ class PythonFunction:
     counted as failed. It is called once at a time, mostly not from the main thread.
     """
 
-    def __init__(
-        self, settings: PythonVerifier, function: Callable[..., Any], *, prefer_answer_tag: bool = False
-    ) -> None:
+    def __init__(self, settings: PythonVerifier, building: Building) -> None:
+        if building.function is None:
+            raise InvalidSetting(
+                f"The verifier is the Python function {settings.name or 'of the run'}, which is not stored with "
+                "the run. Give it again with verifier=function.",
+                field="verifier",
+            )
         self._read = settings.read
-        self._prefer_answer_tag = prefer_answer_tag
-        self._function = function
-        self._takes_prompt = _takes_prompt(function)
+        self._prefer_answer_tag = building.prefer_answer_tag
+        self._function = building.function
+        self._takes_prompt = _takes_prompt(building.function)
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
         """Accept every reference: only the function knows what it can grade."""
@@ -155,3 +174,12 @@ def _plain_parts(parts: object) -> dict[str, float] | None:
             return None
         plain[str(name)] = number
     return plain
+
+
+KIND = Kind(
+    settings=PythonVerifier,
+    build=PythonFunction,
+    metrics={"score": "What your function returns."},
+    example=None,  # its settings alone build no verifier
+    known_answers=as_given,
+)

@@ -11,23 +11,40 @@ Any text is an answer: nothing is unparseable, unless the part that is to be rea
 import re
 import string
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
-from ratchet.config import QaVerifier
-from ratchet.run.records import Grade, Prompt
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
+from ratchet.verifiers.known_answers import as_given, other_case, other_ground_truth
 from ratchet.verifiers.reading import part_to_read
+from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, kind_setting, setting
 
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _UNPARSEABLE = Grade(0.0, "unparseable", parts={"normalized_exact_match": 0.0, "token_f1": 0.0})
 
 
+class QaVerifier(KindSettings):
+    """The answer's text must equal the reference, or share its words, as SQuAD compares them."""
+
+    kind: Literal["qa"] = kind_setting(
+        "qa", "the answer's text must equal the reference, or share its words, as SQuAD compares them."
+    )
+    metric: Literal["normalized_exact_match", "token_f1"] = setting(
+        "normalized_exact_match",
+        label=METRIC_LABEL,
+        help="qa trains on normalized_exact_match (usual) or token_f1; the other is reported.",
+    )
+
+
 class Qa:
     """Grades by exact match or by the share of words in common."""
 
-    def __init__(self, settings: QaVerifier, *, prefer_answer_tag: bool = False) -> None:
+    def __init__(self, settings: QaVerifier, building: Building) -> None:
         self._read = settings.read
         self._metric = settings.metric
-        self._prefer_answer_tag = prefer_answer_tag
+        self._prefer_answer_tag = building.prefer_answer_tag
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
         """Refuse a reference of which nothing is left to compare."""
@@ -60,3 +77,27 @@ def token_f1(answer: list[str], truth: list[str]) -> float:
     """Return the harmonic mean of precision and recall over words, 0 where none is in common."""
     common = sum((Counter(answer) & Counter(truth)).values())
     return 2 * common / (len(answer) + len(truth)) if common else 0.0
+
+
+def _known_answers(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
+    """Write answers to questions, compared after normalisation: case, articles and punctuation mean nothing."""
+    known = as_given(settings, prompt, others)
+    if known.right is None:
+        return known
+    right = known.right.strip()
+    variants = {**known.variants, **other_case(right), "full_stop": f"{right}.", "article": f"The {right}"}
+    several = [other for other in dict.fromkeys(others) if other_ground_truth(right, [other])][:8]
+    mistakes = {"many_answers": ", ".join([*several, right])} if several else {}
+    return replace(known, variants=variants, mistakes=mistakes)
+
+
+KIND = Kind(
+    settings=QaVerifier,
+    build=Qa,
+    metrics={
+        "normalized_exact_match": "The same text but for capitals, punctuation, articles and blanks.",
+        "token_f1": "Harmonic mean of the shares of words that answer and reference have in common.",
+    },
+    example=Example(QaVerifier(), "the red house", right="Red house.", wrong="the blue house"),
+    known_answers=_known_answers,
+)

@@ -7,7 +7,7 @@ and ``\boxed 7`` are none. All functions take time linear in the text, whatever 
 import re
 from typing import NamedTuple
 
-from ratchet.config import Read
+from ratchet.verifiers.settings import Read
 
 _BOX = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is a character, not a group

@@ -11,13 +11,14 @@ raises is unparseable: that the task's own solution scores 1 is checked before, 
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
-from ratchet.config import ReasoningGymVerifier
-from ratchet.datasets.gym import EXTRA
-from ratchet.run.records import Grade, Prompt
+from ratchet.verifiers.base import Example, Grade, Kind, Prompt
+from ratchet.verifiers.known_answers import as_given
 from ratchet.verifiers.reading import part_to_read
+from ratchet.verifiers.settings import KindSettings, kind_setting
 
+EXTRA = "reasoning_gym"  # the key of a prompt's extras that holds its task and entry
 # Found by reading the scorers of reasoning-gym 0.1.25; a test reads those of the installed version.
 RUN_ANSWERS = frozenset(
     {
@@ -33,6 +34,14 @@ RUN_ANSWERS = frozenset(
     }
 )
 _MOST_CHARACTERS = 20_000  # of an answer; some scorers take time that grows with its square
+
+
+class ReasoningGymVerifier(KindSettings):
+    """The task's own scorer, for prompts of the source reasoning_gym."""
+
+    kind: Literal["reasoning_gym"] = kind_setting(
+        "reasoning_gym", "the task's own scorer, for prompts of the source reasoning_gym."
+    )
 
 
 class ReasoningGym:
@@ -84,3 +93,18 @@ def _scorer(task: str) -> Callable[[str, Mapping[str, Any]], float]:
 
     scorer: Callable[[str, Mapping[str, Any]], float] = get_score_answer_fn(task)
     return scorer
+
+
+KIND = Kind(
+    settings=ReasoningGymVerifier,
+    build=lambda settings, building: ReasoningGym(settings),
+    metrics={"score": "What the task's own scorer gives."},
+    example=Example(
+        ReasoningGymVerifier(),
+        "7",
+        right="<answer>7</answer>",
+        wrong="",
+        extras={EXTRA: {"task": "chain_sum", "entry": {"question": "3 + 4 =", "answer": "7", "metadata": {}}}},
+    ),
+    known_answers=as_given,
+)

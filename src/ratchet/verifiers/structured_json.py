@@ -12,27 +12,66 @@ is of no use, whatever is in it. Values are equal as JSON Schema has it: 1 is 1.
 A row's own schema (``extras["schema"]``, an object or its JSON text) goes before the one of the settings.
 """
 
-from typing import Any
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
 
-from ratchet.config import StructuredJsonVerifier
+from pydantic import Field, model_validator
+
 from ratchet.errors import InvalidSetting
-from ratchet.run.records import Grade, Prompt
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
 from ratchet.verifiers.json_schema import BadSchema, JsonSchema, OutOfTime, json_schema
 from ratchet.verifiers.json_text import NotJson, canonical, read_json_answer
+from ratchet.verifiers.known_answers import altered, with_keys_reversed
 from ratchet.verifiers.reading import part_to_read
+from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, Name, kind_setting, setting
 
 _NOTHING = {"schema_valid": 0.0, "field_accuracy": 0.0, "json_exact_match": 0.0}
 _UNPARSEABLE = Grade(0.0, "unparseable", parts=_NOTHING)
 
 
+class StructuredJsonVerifier(KindSettings):
+    """The answer must be one JSON document, with the reference's fields or in a schema."""
+
+    kind: Literal["structured_json"] = kind_setting(
+        "structured_json", "the answer must be one JSON document, with the reference's fields or in a schema."
+    )
+    metric: Literal["field_accuracy", "schema_valid", "json_exact_match"] = setting(
+        "field_accuracy",
+        label=METRIC_LABEL,
+        help="structured_json trains on field_accuracy (usual), schema_valid or json_exact_match; the others are "
+        "reported.",
+    )
+    # Users write schema; as a Python name that would hide a method of pydantic's.
+    json_schema: dict[str, Any] | None = setting(
+        None,
+        alias="schema",
+        label="JSON schema",
+        help="A JSON Schema (draft 2020-12) that answers must follow, else they score 0. A row's own column schema "
+        "goes before it. Empty: any JSON.",
+    )
+    fields: Annotated[tuple[Name, ...], Field(max_length=1_000)] = setting(
+        (),
+        label="Fields",
+        help="Names at the top level that field_accuracy compares. Empty: all that the reference has.",
+    )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        for number, field in enumerate(self.fields, start=1):
+            if (first := self.fields.index(field) + 1) != number:
+                raise ValueError(f"Fields, entries {first} and {number} are the same. Leave one of them out.")
+        return self
+
+
 class StructuredJson:
     """Grades by the share of right fields, by the schema alone, or by equality of the whole."""
 
-    def __init__(self, settings: StructuredJsonVerifier, *, prefer_answer_tag: bool = False) -> None:
+    def __init__(self, settings: StructuredJsonVerifier, building: Building) -> None:
         self._read = settings.read
         self._metric = settings.metric
         self._fields = settings.fields
-        self._prefer_answer_tag = prefer_answer_tag
+        self._prefer_answer_tag = building.prefer_answer_tag
         self._schema = None if settings.json_schema is None else _schema_of_settings(settings.json_schema)
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
@@ -127,3 +166,46 @@ def _problem_with_schema(truth: Any, schema: JsonSchema) -> str | None:
         return "takes longer than a second to check against its schema"
     except RecursionError:
         return "cannot be checked: its schema refers to itself without end"
+
+
+def _known_answers(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
+    try:
+        value = json.loads(prompt.ground_truth)
+        right = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return KnownAnswers()
+    spoilt, fields = altered(value), getattr(settings, "fields", None)
+    if fields and isinstance(value, dict):
+        spoilt = {key: altered(inner) if key in fields else inner for key, inner in value.items()}
+    wrong = json.dumps(spoilt, ensure_ascii=False) if spoilt != value else None
+    variants = {
+        "white_space": "\n" + json.dumps(value, indent=4, ensure_ascii=False) + "\n",
+        "code_fence": f"```json\n{right}\n```",
+    }
+    if isinstance(value, dict):
+        variants["key_order"] = json.dumps(with_keys_reversed(value), ensure_ascii=False)
+    form_alone = getattr(settings, "metric", None) == "schema_valid"
+    return KnownAnswers(
+        right=right,
+        wrong=None if form_alone else wrong,
+        variants=variants,
+        mistakes={"many_answers": f"{right}\n{wrong}"} if wrong is not None else {},
+        empty_forms=("```json\n```",) if value == {} else ("{}", "```json\n```", "```json\n{}\n```"),
+        left_out={"wrong": "schema_valid asks for the form alone, whatever is in it"} if form_alone else {},
+    )
+
+
+_SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 2}, "b": {"pattern": "^(x+)+$"}}}
+KIND = Kind(
+    settings=StructuredJsonVerifier,
+    build=StructuredJson,
+    metrics={
+        "field_accuracy": "Share of the compared fields whose value equals the reference's.",
+        "schema_valid": "The document follows the JSON schema.",
+        "json_exact_match": "The whole document equals the reference.",
+    },
+    example=Example(
+        StructuredJsonVerifier(schema=_SCHEMA), '{"a": 2, "c": [1]}', right='{"c": [1], "a": 2.0}', wrong='{"a": 3}'
+    ),
+    known_answers=_known_answers,
+)

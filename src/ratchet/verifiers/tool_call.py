@@ -12,27 +12,43 @@ unparseable.
 A call of a tool that the row does not list scores 0 in every metric.
 """
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from ratchet.config import ToolCallVerifier
-from ratchet.run.records import Grade, Prompt
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
 from ratchet.verifiers.json_schema import OutOfTime, all_follow
 from ratchet.verifiers.json_text import canonical
+from ratchet.verifiers.known_answers import altered, with_keys_reversed
 from ratchet.verifiers.reading import part_to_read
+from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, kind_setting, setting
 from ratchet.verifiers.tool_calls import BadTools, Call, NotCalls, Tools, read_calls, read_tools
 
 _NOTHING = {"call_valid": 0.0, "name_match": 0.0, "call_match": 0.0}
 _UNPARSEABLE = Grade(0.0, "unparseable", parts=_NOTHING)
 
 
+class ToolCallVerifier(KindSettings):
+    """The answer must call the expected tools of its row with the expected arguments."""
+
+    kind: Literal["tool_call"] = kind_setting(
+        "tool_call", "the answer must call the expected tools of its row with the expected arguments."
+    )
+    metric: Literal["call_match", "name_match", "call_valid"] = setting(
+        "call_match",
+        label=METRIC_LABEL,
+        help="tool_call trains on call_match (usual), name_match or call_valid; the others are reported.",
+    )
+
+
 class ToolCall:
     """Grades by whole calls, by names, or by the tools' schemas alone."""
 
-    def __init__(self, settings: ToolCallVerifier, *, prefer_answer_tag: bool = False) -> None:
+    def __init__(self, settings: ToolCallVerifier, building: Building) -> None:
         self._read = settings.read
         self._metric = settings.metric
-        self._prefer_answer_tag = prefer_answer_tag
+        self._prefer_answer_tag = building.prefer_answer_tag
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
         """Refuse expected calls that cannot be read, or that the row's own tools do not allow; also unusable tools."""
@@ -92,3 +108,64 @@ def _are_valid(calls: Sequence[Call], tools: Tools) -> bool:
 
 def _key(call: Call) -> tuple[str, object]:
     return call.name, canonical(call.arguments)
+
+
+def _known_answers(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:
+    value = _loaded(prompt.ground_truth)
+    if value is None or not isinstance(value.get("name"), str) or not isinstance(value.get("arguments"), dict):
+        return KnownAnswers()
+    right = json.dumps(value, ensure_ascii=False)
+    wrong = json.dumps({**value, "name": value["name"] + "_not"}, ensure_ascii=False)
+    spoilt = {**value, "arguments": altered(value["arguments"])}
+    tools = [_tool_name(tool) for tool in prompt.extras.get("tools") or ()]
+    every = "\n".join(json.dumps({**value, "name": name}, ensure_ascii=False) for name in tools if name)
+    asks_for_arguments = getattr(settings, "metric", None) not in ("name_match", "call_valid")
+    mistakes = {}
+    if value["arguments"] and asks_for_arguments:
+        mistakes["wrong_arguments"] = json.dumps(spoilt, ensure_ascii=False)
+    if every.count("\n") and getattr(settings, "metric", None) != "call_valid":
+        mistakes["all_tools"] = every
+    return KnownAnswers(
+        right=right,
+        wrong=wrong,
+        variants={
+            "white_space": "\n" + json.dumps(value, indent=4, ensure_ascii=False) + "\n",
+            "key_order": json.dumps(with_keys_reversed(value), ensure_ascii=False),
+        },
+        mistakes=mistakes,
+        empty_forms=("{}", "<tool_call></tool_call>", '{"name": "", "arguments": {}}'),
+        left_out={} if asks_for_arguments else {"wrong_arguments": f"{settings.metric} does not compare arguments"},
+    )
+
+
+def _loaded(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and value else None
+
+
+def _tool_name(tool: Any) -> str:
+    """Return the name of a tool, described as such or as a function."""
+    described = tool.get("function", tool) if isinstance(tool, Mapping) else {}
+    return str(described.get("name", "")) if isinstance(described, Mapping) else ""
+
+
+KIND = Kind(
+    settings=ToolCallVerifier,
+    build=ToolCall,
+    metrics={
+        "call_match": "The expected calls, no more and no fewer, with the expected arguments.",
+        "name_match": "The expected tools are called, as often as expected, whatever the arguments.",
+        "call_valid": "Every call names a listed tool and its arguments follow the tool's schema.",
+    },
+    example=Example(
+        ToolCallVerifier(),
+        '{"name": "f", "arguments": {"a": 2}}',
+        right='<tool_call>{"name": "f", "arguments": {"a": 2.0}}</tool_call>',
+        wrong='{"name": "f", "arguments": {"a": 4}}',
+        extras={"tools": [{"name": "f", "parameters": {"properties": {"a": {"multipleOf": 2}}}}]},
+    ),
+    known_answers=_known_answers,
+)

@@ -11,7 +11,7 @@ from ratchet.evaluation.evaluation import Evaluation
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.evaluations.benchmarks import find_benchmark
 from ratchet.service.evaluations.evaluation_catalogue import find_evaluation
-from ratchet.verifiers import METRICS
+from ratchet.verifiers import KINDS
 
 _FIELD = "baseline"
 
@@ -69,7 +69,7 @@ def _rewarding(asked: RunConfig, evaluation: Evaluation) -> VerifierSettings:
         raise ValueError("an evaluation has a verifier")
     if main == ACCURACY or main == getattr(verifier, "metric", None):
         return verifier
-    if main in METRICS.get(verifier.kind, ()) and "metric" in type(verifier).model_fields:
+    if main in KINDS[verifier.kind].metrics and "metric" in type(verifier).model_fields:
         return verifier.model_copy(update={"metric": main})
     raise InvalidSetting(
         f"The baseline's main metric, {main}, cannot be a reward. Choose a verifier for this run.", "verifier.kind"

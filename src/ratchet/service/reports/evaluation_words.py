@@ -10,7 +10,7 @@ from ratchet.evaluation.benchmark import ACCURACY, ANSWERED, FORMAT
 from ratchet.evaluation.comparison import Comparison, PairedTest, SideBySide, Verdict
 from ratchet.evaluation.evaluation import AnswerGroup, Evaluation, GivenAnswer, QuestionResult, Score, SubjectKind
 from ratchet.run.display import counted
-from ratchet.verifiers import METRICS
+from ratchet.verifiers import KINDS
 
 GROUP_TITLES: dict[AnswerGroup, str] = {
     "right": "right",
@@ -125,7 +125,7 @@ def column_meaning(name: str, *, partly: bool) -> str:
         ANSWERED: "answers that stopped on their own and are not empty",
     }
     # No two kinds of verifier call different measures by the same name.
-    parts = {part: text for metrics in METRICS.values() for part, text in metrics.items()}
+    parts = {part: text for kind in KINDS.values() for part, text in kind.metrics.items()}
     meaning = own.get(name) or parts.get(name, "reported by the verifier").rstrip(".")
     return meaning[0].lower() + meaning[1:]
 

@@ -23,10 +23,9 @@ from ratchet.config import (
     StructuredJsonVerifier,
     ToolCallVerifier,
 )
+from ratchet.readiness.probes import MOST_PROMPTS, WHAT, probes_of, run_probes
 from ratchet.run.records import Grade, Prompt
-from ratchet.verifiers import make_verifier
-from ratchet.verifiers.probe_answers import WRITERS, correctness_part, known_answers
-from ratchet.verifiers.probes import MOST_PROMPTS, WHAT, probes_of, run_probes
+from ratchet.verifiers import correctness_part, known_answers, make_verifier
 
 SCHEMA = {"type": "object"}
 KINDS = {
@@ -430,7 +429,7 @@ def test_more_prompts_than_are_tried_serve_as_wrong_answers():
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(sorted({*WRITERS, "custom"})),
+    st.sampled_from(sorted(KINDS)),
     st.text(max_size=40) | st.from_regex(r"-?[0-9]{1,30}(\.[0-9]+)?", fullmatch=True) | st.just('{"a": null, "b": {}}'),
     st.text(max_size=20),
 )

@@ -13,7 +13,8 @@ from typing import Any
 from ratchet.config import FormatKind
 from ratchet.run.records import Grade, Prompt
 from ratchet.run.report_card import PASS_MARK, ProbeResult, Probes
-from ratchet.verifiers.probe_answers import KnownAnswers, correctness_part, known_answers
+from ratchet.verifiers import correctness_part, known_answers
+from ratchet.verifiers.base import KnownAnswers
 
 # Every name with what is tried, in the order in which they are shown.
 WHAT = {
