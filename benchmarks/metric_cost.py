@@ -9,7 +9,7 @@ import sys
 import time
 
 from ratchet.sandbox.metric_score import Metric, MetricLimits
-from ratchet.sandbox.sandbox_pool import SandboxPool
+from ratchet.sandbox.metric_pool import SandboxPool
 
 SOURCE = """
 import re

@@ -10,7 +10,7 @@ from ratchet.config.config_text import build
 from ratchet.engine.prepare import prepare
 from ratchet.errors import MetricRefused, SandboxUnavailable
 from ratchet.run.run_folder import RunFolder
-from ratchet.sandbox import sandbox_pool
+from ratchet.sandbox import metric_pool
 from ratchet.service import Consent
 from ratchet.service.runs.launching import create_and_train as create_and_train_confirmed
 
@@ -87,7 +87,7 @@ def test_a_metric_that_cannot_be_used_is_refused_before_a_folder_is_made(tmp_pat
 
 
 def test_a_sandbox_that_stops_working_ends_the_run_with_its_adapter_and_can_be_resumed(tmp_path, monkeypatch):
-    real = sandbox_pool.MetricProcess
+    real = metric_pool.MetricProcess
     broken = []
 
     def process(*arguments, **options):
@@ -98,12 +98,12 @@ def test_a_sandbox_that_stops_working_ends_the_run_with_its_adapter_and_can_be_r
     def on_event(event):
         if event["event"] == "round" and event["record"]["round"] == 1:
             broken.append(True)
-            for sandbox in prepared.verifier._pool._choose()[1]._state._sandboxes.copy():
+            for sandbox in prepared.verifier._pool._choose()[1]._pool._state._running.copy():
                 sandbox.stop()
 
     # A tenth of sixteen answers may fail: the two under way when their processes end are too many for less.
     prepared = prepare(settings(LAST_NUMBER, answers_per_prompt=8))
-    monkeypatch.setattr(sandbox_pool, "MetricProcess", process)
+    monkeypatch.setattr(metric_pool, "MetricProcess", process)
     folder = RunFolder.create(prepared.config, tmp_path / "run")
     result = worker.run(folder, prepared=prepared, watch=worker.Watch(on_event=on_event))
     assert (result.status, result.ending, result.rounds_done) == ("stopped_early", "sandbox_unavailable", 1)

@@ -18,8 +18,7 @@ from ratchet.sandbox import monty_pool
 from ratchet.sandbox.launcher import START_SECONDS
 from ratchet.sandbox.metric_pool import MetricPool
 from ratchet.sandbox.probe import Probe, probe
-from ratchet.sandbox.remedies import unavailable
-from ratchet.sandbox.tools import find_tools
+from ratchet.sandbox.tools import find_tools, unavailable
 
 PROBE = (
     "import dataclasses, json\n"

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ratchet.errors import MetricRefused, SandboxUnavailable
-from ratchet.sandbox import sandbox_pool
+from ratchet.sandbox import metric_pool
 from ratchet.sandbox.metric_score import Score
 
 EQUAL = "def score(answer, reference):\n    return 1.0 if answer == reference else 0.0\n"
@@ -322,8 +322,8 @@ def test_a_machine_that_stops_working_is_not_counted_against_the_metric(pool_of,
     def cannot_start(*_, **__):
         raise SandboxUnavailable("No space left.", "Free some.")
 
-    pool._choose()[1]._state._sandboxes.copy().pop().stop()
-    monkeypatch.setattr(sandbox_pool, "MetricProcess", cannot_start)
+    pool._choose()[1]._pool._state._running.copy().pop().stop()
+    monkeypatch.setattr(metric_pool, "MetricProcess", cannot_start)
     failed = pool.score("a", "b")  # the process was ended under this one
     assert failed.failure == "execution"
     for _ in range(2):
@@ -333,8 +333,8 @@ def test_a_machine_that_stops_working_is_not_counted_against_the_metric(pool_of,
 
 def test_restarts_cost_an_answer_each(pool_of, monkeypatch):
     starts = []
-    real = sandbox_pool.MetricProcess
-    monkeypatch.setattr(sandbox_pool, "MetricProcess", lambda *a, **k: starts.append(1) or real(*a, **k))
+    real = metric_pool.MetricProcess
+    monkeypatch.setattr(metric_pool, "MetricProcess", lambda *a, **k: starts.append(1) or real(*a, **k))
     # The process ends at its first answer, since what a child is forked with was broken at load time.
     pool = pool_of("import os\nos.wait4 = lambda *_: os._exit(1)\ndef score(answer, reference):\n    return 1.0\n")
     found = pool.score_many([("a", "b")] * 5)

@@ -19,6 +19,7 @@ import os
 import select
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
@@ -26,8 +27,7 @@ from ratchet.errors import SandboxUnavailable
 from ratchet.sandbox.code_tests import MOST_OUTPUT_BYTES, CodeTests, IoTests, same_output
 from ratchet.sandbox.launcher import START_SECONDS, Contents, Limits, Sandbox, python_command
 from ratchet.sandbox.probe import probe, sandbox_file
-from ratchet.sandbox.remedies import unavailable
-from ratchet.sandbox.resident import require_process_tree, resident_bytes
+from ratchet.sandbox.tools import unavailable
 
 Status = Literal["passed", "failed", "error", "timed_out"]
 Ending = Literal["finished", "out_of_time", "out_of_memory", "broken"]
@@ -39,6 +39,7 @@ _SCRATCH = {"/tmp": 64 << 20, "/dev/shm": 16 << 20}
 _TESTS_OF_TIME = 10  # a run may take as long as so many tests
 _MARGIN_SECONDS = 1.0  # after its end as the harness counts it, which starts a little later
 _SAMPLE_SECONDS = 0.05
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MOST_LINE_BYTES = 2 * MOST_OUTPUT_BYTES  # base 64 and the frame around it
 
 
@@ -220,3 +221,30 @@ def _status(report: dict[str, Any], tests: CodeTests, number: int) -> Status:
     if status not in possible:
         raise _Ended("broken")
     return cast(Status, status)
+
+
+def require_process_tree() -> None:
+    """Raise SandboxUnavailable where the kernel does not tell a process's children."""
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+        raise SandboxUnavailable(
+            "The memory of a sandbox cannot be measured: /proc does not list the children of a process.",
+            "Use a kernel with CONFIG_PROC_CHILDREN, as distributions ship it, and mount /proc.",
+        )
+
+
+def resident_bytes(process_id: int) -> int:
+    """Resident memory of a process and its descendants; what ends meanwhile counts as nothing.
+
+    Pages that several share count once for each: an upper bound. The kernel's own limits (``Limits``) count one
+    process at a time. Reads /proc of the host; no cgroup is needed.
+    """
+    total, waiting = 0, [str(process_id)]
+    while waiting:
+        process = waiting.pop()
+        with suppress(OSError):
+            with open(f"/proc/{process}/statm", encoding="ascii") as file:
+                total += int(file.read().split()[1]) * _PAGE_BYTES
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as file:
+                    waiting += file.read().split()
+    return total

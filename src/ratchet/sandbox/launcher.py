@@ -31,9 +31,8 @@ from types import TracebackType
 from typing import IO, Self
 
 from ratchet.errors import SandboxUnavailable
-from ratchet.sandbox.remedies import unavailable
 from ratchet.sandbox.seccomp import seccomp_filter
-from ratchet.sandbox.tools import Tools, find_tools
+from ratchet.sandbox.tools import Tools, find_tools, unavailable
 
 # An unused user and group, below the 65,536 ids that rootless containers have.
 SANDBOX_ID = 64999

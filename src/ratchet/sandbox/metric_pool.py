@@ -1,23 +1,26 @@
 """Grading with a user's own metric: the one door, whichever engine grades.
 
-The sandbox (``sandbox_pool``) wherever it works. Where it does not, metrics are refused, unless the optional package
-pydantic-monty is installed and the metric loads in it (``monty_pool``). Nothing is ever run without either.
+Processes in sandboxes (``metric_process``) wherever the sandbox works. Where it does not, metrics are refused, unless
+the optional package pydantic-monty is installed and the metric loads in it (``monty_pool``). Nothing is ever run without either.
 """
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from ratchet.errors import MetricRefused, SandboxUnavailable
 from ratchet.sandbox import monty_pool
-from ratchet.sandbox.metric_score import Metric, MetricLimits, Score
+from ratchet.sandbox.metric_process import LoadFailed, MetricProcess, check_metric
+from ratchet.sandbox.metric_score import Metric, MetricLimits, Score, too_long
 from ratchet.sandbox.monty_pool import MontyPool
 from ratchet.sandbox.probe import metric_packages, probe
-from ratchet.sandbox.sandbox_pool import SandboxPool
+from ratchet.sandbox.worker_pool import CannotWork, Stoppable, WorkerKind, WorkerPool
 
 Engine = Literal["bubblewrap", "monty"]
 _MOST_WORKERS = 2  # grading runs beside the sampler: more would take its cores
+_BATCH = 8
+_CLOSED = Score(None, "execution", "the pool was closed")
 
 
 class _Pool(Protocol):
@@ -26,6 +29,42 @@ class _Pool(Protocol):
     def score_many(self, pairs: Sequence[tuple[str, str]]) -> list[Score]: ...
 
     def close(self) -> None: ...
+
+
+class SandboxPool:
+    """Grades with a metric in up to ``workers`` sandboxes, which start when they are first needed."""
+
+    def __init__(self, metric: Metric, limits: MetricLimits, workers: int) -> None:
+        def start(watch: Callable[[Stoppable], None]) -> MetricProcess:
+            try:
+                return MetricProcess(metric, limits, check=False, watch=watch)
+            except LoadFailed as error:
+                raise CannotWork(Score(None, "load", str(error))) from None
+
+        kind = WorkerKind[tuple[str, str], Score](
+            start, closed=_CLOSED, is_failure=lambda score: score.failure is not None, batch=_BATCH, name="metric"
+        )
+        self._metric, self._limits = metric, limits
+        self._pool = WorkerPool(kind, workers)
+
+    def check(self) -> None:
+        """Load the metric and look at its function; see ``check_metric``."""
+        check_metric(self._metric, self._limits)
+
+    def score_many(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
+        """Scores of (answer, reference) pairs, in their order.
+
+        Raises:
+            SandboxUnavailable: the sandbox does not start any more.
+        """
+        failures = [too_long(*pair) for pair in pairs]
+        graded = self._pool.results([pair for pair, failure in zip(pairs, failures, strict=True) if not failure])
+        scores = iter(graded)
+        return [failure or next(scores) for failure in failures]
+
+    def close(self) -> None:
+        """End all processes and wait for them. Answers under way and later ones fail."""
+        self._pool.close()
 
 
 class MetricPool:

@@ -52,10 +52,10 @@ class MetricProcess:
             self.kill()
             raise
 
-    def grade(self, pairs: Sequence[tuple[str, str]], report: Callable[[int, Score], None]) -> int:
-        """Grade up to a batch of (answer, reference); return how many are done, reported with their index.
+    def work(self, pairs: Sequence[tuple[str, str]], report: Callable[[Score], None]) -> None:
+        """Grade up to a batch of (answer, reference), and report the scores in their order.
 
-        Fewer than all are done when the process ended or was ended: then ``is_usable`` is False.
+        Fewer than all are reported when the process ended or was ended: then ``is_usable`` is False.
         """
         self._batch += 1
         for index, (answer, reference) in enumerate(pairs):
@@ -70,11 +70,10 @@ class MetricProcess:
             except Broken as broken:
                 score = Score(None, "execution", f"the metric's process failed: {broken}")
                 self.is_usable = False
-            report(index, score)
+            report(score)
             if not self.is_usable:
                 self.kill()
-                return index + 1
-        return len(pairs)
+                return
 
     def kill(self) -> None:
         """End it and wait until it is gone."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from ratchet.errors import SandboxUnavailable
 from ratchet.sandbox.channel import Broken, Channel
 from ratchet.sandbox.launcher import START_SECONDS, Contents, Limits, Sandbox, python_command
-from ratchet.sandbox.remedies import unavailable
+from ratchet.sandbox.tools import unavailable
 
 # Names the folder of packages that metrics may import; seen inside, read-only.
 METRIC_ENV = "RATCHET_METRIC_ENV"

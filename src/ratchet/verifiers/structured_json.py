@@ -205,7 +205,10 @@ KIND = Kind(
         "json_exact_match": "The whole document equals the reference.",
     },
     example=Example(
-        StructuredJsonVerifier(schema=_SCHEMA), '{"a": 2, "c": [1]}', right='{"c": [1], "a": 2.0}', wrong='{"a": 3}'
+        StructuredJsonVerifier.model_validate({"schema": _SCHEMA}),
+        '{"a": 2, "c": [1]}',
+        right='{"c": [1], "a": 2.0}',
+        wrong='{"a": 3}',
     ),
     known_answers=_known_answers,
 )
