@@ -36,7 +36,7 @@ def card(**changes):
         "wrong": 4, "outcomes": {"graded": 7, "unparseable": 1, "cut_off": 0, "failed": 0}, "failures": {},
         "format": 0.0, "parts": {"accuracy_strict": 0.375}, "mean_tokens": 4.0, "longest_tokens": 9,
         "probes": Probes(prompts=2, results=[
-            ProbeResult(name="echo", what="the prompt again", must_pass=False, tried=2, wrong=1, failed=0),
+            ProbeResult(name="echo", what="the prompt repeated", must_pass=False, tried=2, wrong=1, failed=0),
             ProbeResult(name="right", what="the right answer", must_pass=True, tried=2, wrong=0, failed=0),
         ]),
         "worth_reading": [worth()], "advice": ["Look at this."], "refusal": "",

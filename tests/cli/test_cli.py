@@ -109,7 +109,7 @@ BAD = {
     "missing dataset": (words(*ON_ROWS, "./none.jsonl"), 2, ["./none.jsonl", "Correct the path"]),
     "no JSON": (broken_json, 2, ["row 1", "not valid JSON"]),
     "no ground truth": (without_ground_truth, 2, ["row 21", "ground_truth is missing", "Correct or remove"]),
-    "ungradable": (ungradable, 2, ["row 21", "holds no number", "Correct the rows"]),
+    "ungradable": (ungradable, 2, ["row 21", "contains no number", "Correct the rows"]),
     "over-long prompt": (over_long, 2, ["Row 21", "Longest answer 16", "512 tokens", "Choose a shorter"]),
     "longest answer beyond the window": (words("--max-answer-tokens", "600"), 2, ["600", "512", "Choose a shorter"]),
     "too many problems": (words("--source", "math_pairs", "--prompts", "90000"), 2, ["90,000", "Choose"]),

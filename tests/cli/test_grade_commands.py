@@ -142,7 +142,7 @@ BAD_GRADES = {
     "no answer": ([{"ground_truth": "5"}], "final_number", 2, "row 1"),
     "a truth value": ([{"answer": "5", "ground_truth": True}], "final_number", 2, "row 1"),
     "no JSON": ("{zyzzyva", "final_number", 2, "row 1"),
-    "ungradable": ([{"answer": "5", "ground_truth": "quokka"}], "final_number", 2, "row 1: holds no number"),
+    "ungradable": ([{"answer": "5", "ground_truth": "quokka"}], "final_number", 2, "row 1: contains no number"),
     "no such verifier": (
         [{"answer": "5", "ground_truth": "5"}],
         "guess",
@@ -161,7 +161,7 @@ BAD_GRADES = {
         [{"answer": "5", "ground_truth": {"name": "f", "arguments": {}}}],
         "tool_call",
         2,
-        "row 1: comes with no tools",
+        "row 1: has no tools",
     ),
 }
 

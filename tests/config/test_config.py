@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ratchet.config import (
-    CLIP_DEFAULTS,
+    LOSS_DEFAULTS,
     BoxedData,
     ClassificationVerifier,
     CompositePart,
@@ -195,10 +195,10 @@ def test_a_function_of_the_users_own_has_no_bonus_unless_asked_for():
     assert RunConfig(verifier=PythonVerifier()).resolved().reward.format_bonus == "off"
 
 
-@pytest.mark.parametrize("loss", CLIP_DEFAULTS)
+@pytest.mark.parametrize("loss", LOSS_DEFAULTS)
 def test_a_loss_brings_its_clip_bounds_and_dapo_refills(loss):
     rl = RunConfig(rl=RlSettings(loss=loss)).resolved().rl
-    assert (rl.clip_low, rl.clip_high) == CLIP_DEFAULTS[loss]
+    assert (rl.clip_low, rl.clip_high) == LOSS_DEFAULTS[loss][:2]
     assert rl.dynamic_sampling == ("refill" if loss == "dapo" else "off")
 
 
@@ -240,7 +240,7 @@ configs = st.builds(
     rl=st.builds(
         RlSettings,
         rounds=st.integers(1, 1000) | st.just("full"),
-        loss=st.sampled_from(list(CLIP_DEFAULTS)),
+        loss=st.sampled_from(list(LOSS_DEFAULTS)),
         temperature=st.floats(0.01, 5),
         batch_size=st.none() | st.integers(1, 64).map(lambda n: 8 * n),
     ),
@@ -295,7 +295,7 @@ PART = CompositePart(verifier=QaVerifier())
         ({"parts": (PART,) * 9}, "at most 8"),
         ({"parts": (PART, PART), "correctness_from": 2}, r"there are 2 parts, counted from 0\. Choose 0 to 1"),
         ({"parts": (PART, PART), "correctness_from": -1}, "greater than or equal to 0"),
-        ({"parts": (CompositePart(verifier=PythonVerifier()),) * 2}, "two functions"),
+        ({"parts": (CompositePart(verifier=PythonVerifier()),) * 2}, "two Python functions"),
     ],
 )
 def test_a_composite_has_two_to_eight_parts_and_one_of_them_is_correctness(settings, said):

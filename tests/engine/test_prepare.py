@@ -103,7 +103,7 @@ def test_ground_truths_that_cannot_be_checked_are_named_up_to_twenty(tmp_path):
     rows = [row(n, truth=POISON if n > 2 else None) for n in range(1, 41)]
     message = refusal(IncompatibleData, config_of(tmp_path, rows))
     assert message.startswith("38 of 40 training rows have a reference that the verifier cannot check: rows 3, 4, 5, ")
-    assert ", 21 and 22: holds no number" in message
+    assert ", 21 and 22: contains no number" in message
     assert "23" not in message
 
 

@@ -98,7 +98,7 @@ def test_the_score_lies_between_the_least_and_the_most(parts):
 def test_a_reference_must_be_gradable_by_every_part():
     fine, picky = Fixed(graded(1.0)), Fixed(graded(1.0), reason="is odd")
     whole = Composite([Part("qa", fine, 1.0), Part("qa", picky, 1.0)], correctness_from=0)
-    assert whole.check_ground_truth(ROW) == "is odd (says the part qa_2)"
+    assert whole.check_ground_truth(ROW) == "is odd (part qa_2)"
     whole.close()
     assert fine.is_closed
     assert picky.is_closed

@@ -31,7 +31,7 @@ from ratchet.config.resources import (
     Quantization,
     SamplerSettings,
 )
-from ratchet.config.rl import CLIP_DEFAULTS, Loss, RlSettings
+from ratchet.config.rl import LOSS_DEFAULTS, Loss, RlSettings
 from ratchet.config.run import RunConfig, Tracker
 from ratchet.config.start_from import StartSettings
 from ratchet.verifiers import VerifierSettings
@@ -53,7 +53,7 @@ from ratchet.verifiers.structured_json import StructuredJsonVerifier
 from ratchet.verifiers.tool_call import ToolCallVerifier
 
 __all__ = [
-    "CLIP_DEFAULTS",
+    "LOSS_DEFAULTS",
     "PRESETS",
     "BoxedData",
     "ClassificationVerifier",

@@ -1,6 +1,6 @@
 """How a round samples and learns."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -8,17 +8,27 @@ from ratchet.config.base import Settings, setting
 
 Loss = Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo"]
 
-# Clip bounds that go with each loss where the user sets none. grpo and dr_grpo: PPO's 0.2 on both sides (Schulman et
-# al. 2017, arXiv:1707.06347, section 6.1), as in TRL. dapo: clip-higher 0.28 (Yu et al. 2025, arXiv:2503.14476, section
-# 4.1). gspo: 3e-4 and 4e-4 on the sequence ratio (Zheng et al. 2025, arXiv:2507.18071, section 5.1). cispo bounds the
-# weight from above alone: 5 is what TRL recommends after Khatri et al. 2025, arXiv:2510.13786 (MiniMax 2025,
-# arXiv:2506.13585, leave the number open); its low bound is not used.
-CLIP_DEFAULTS: dict[Loss, tuple[float, float]] = {
-    "grpo": (0.2, 0.2),
-    "dapo": (0.2, 0.28),
-    "dr_grpo": (0.2, 0.2),
-    "gspo": (3e-4, 4e-4),
-    "cispo": (0.2, 5.0),
+
+class LossDefaults(NamedTuple):
+    """What goes with a loss where the user sets nothing, and what the loss is in a few words."""
+
+    clip_low: float
+    clip_high: float
+    dynamic_sampling: Literal["off", "refill"] = "off"
+    meaning: str = ""
+
+
+# A loss is its row here and its function and row in engine/losses.py. Clip bounds: grpo and dr_grpo take PPO's 0.2 on
+# both sides (Schulman et al. 2017, arXiv:1707.06347, section 6.1), as in TRL. dapo: clip-higher 0.28 (Yu et al. 2025,
+# arXiv:2503.14476, section 4.1). gspo: 3e-4 and 4e-4 on the sequence ratio (Zheng et al. 2025, arXiv:2507.18071,
+# section 5.1). cispo bounds the weight from above alone: 5 is what TRL recommends after Khatri et al. 2025,
+# arXiv:2510.13786 (MiniMax 2025, arXiv:2506.13585, leave the number open); its low bound is not used.
+LOSS_DEFAULTS: dict[Loss, LossDefaults] = {
+    "grpo": LossDefaults(0.2, 0.2),
+    "dapo": LossDefaults(0.2, 0.28, "refill", "averages over all tokens, clips higher, refills"),
+    "dr_grpo": LossDefaults(0.2, 0.2, meaning="no division by deviation or length"),
+    "gspo": LossDefaults(3e-4, 4e-4, meaning="one ratio per answer; for mixture-of-experts models"),
+    "cispo": LossDefaults(0.2, 5.0, meaning="bounded weights, no clipping"),
 }
 
 
@@ -77,8 +87,8 @@ class RlSettings(Settings):
     loss: Loss = setting(
         "grpo",
         label="Loss",
-        help="grpo; dapo (averages over all tokens, clips higher, refills); dr_grpo (no division by deviation or "
-        "length); gspo (one ratio an answer; for mixture-of-experts models); cispo (bounded weights, no clipping).",
+        help="; ".join(name + (f" ({row.meaning})" if row.meaning else "") for name, row in LOSS_DEFAULTS.items())
+        + ".",
     )
     clip_low: float | None = setting(
         None,

@@ -17,7 +17,7 @@ from ratchet.config.resources import (
     Quantization,
     SamplerSettings,
 )
-from ratchet.config.rl import CLIP_DEFAULTS, Loss, RlSettings
+from ratchet.config.rl import LOSS_DEFAULTS, Loss, RlSettings
 from ratchet.config.start_from import StartSettings
 from ratchet.errors import InvalidSetting
 from ratchet.verifiers import KINDS, VerifierSettings
@@ -167,12 +167,12 @@ class RunConfig(Settings):
         bonus = self.reward.format_bonus
         if bonus is None:
             bonus = KINDS[verifier.kind].usual_format if verifier else "off"
-        low, high = CLIP_DEFAULTS[self.rl.loss]
+        usual = LOSS_DEFAULTS[self.rl.loss]
         rl = self.rl.model_copy(
             update={
-                "clip_low": low if self.rl.clip_low is None else self.rl.clip_low,
-                "clip_high": high if self.rl.clip_high is None else self.rl.clip_high,
-                "dynamic_sampling": self.rl.dynamic_sampling or ("refill" if self.rl.loss == "dapo" else "off"),
+                "clip_low": usual.clip_low if self.rl.clip_low is None else self.rl.clip_low,
+                "clip_high": usual.clip_high if self.rl.clip_high is None else self.rl.clip_high,
+                "dynamic_sampling": self.rl.dynamic_sampling or usual.dynamic_sampling,
             }
         )
         reward = self.reward.model_copy(update={"format_bonus": bonus})

@@ -54,7 +54,7 @@ class StepTotals:
 
     answers: int
     tokens: int
-    max_answer_tokens: int  # the setting Longest answer, not the longest one that occurred
+    max_answer_tokens: int  # the setting, not the longest that occurred
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class LossRule:
 
 
 def policy_loss(batch: TokenBatch, totals: StepTotals, settings: RlSettings) -> tuple[Tensor, LossStats]:
-    """Return the share of one micro-batch in the loss of its optimizer step, to be minimised.
+    """The share of one micro-batch in the loss of its optimizer step, to be minimised.
 
     Shares add up: the sum over the micro-batches of a step is the step's loss, and so for gradients.
 

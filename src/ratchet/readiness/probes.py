@@ -1,4 +1,4 @@
-"""Adversarial probes: made-up answers whose right verdict is known, to be tried before a model learns to exploit one.
+"""Adversarial probes: answers whose correct verdict is known, to be tried before a model learns to exploit one.
 
 Some must fail: nothing, the prompt again, every guess at once, the ground truth in a sentence that denies it, a wrong
 answer however often. Others must pass: the right answer, also where it is written a little differently in ways that
@@ -19,36 +19,36 @@ from ratchet.verifiers.base import KnownAnswers
 # Every name with what is tried, in the order in which they are shown.
 WHAT = {
     "empty": "an empty answer",
-    "blank": "white space alone",
-    "echo": "the prompt again",
-    "form_only": "the asked-for form with nothing in it",
+    "blank": "whitespace only",
+    "echo": "the prompt repeated",
+    "form_only": "the requested format with nothing in it",
     "all_labels": "every label at once",
-    "all_tools": "a call of every tool at once",
-    "many_boxes": "many boxed answers, the right one among them",
-    "many_answers": "many answers, the right one among them",
-    "beside_another": "the right answer next to another one",
-    "negated": "the right answer in a sentence that denies it",
+    "all_tools": "calls to every tool at once",
+    "many_boxes": "many boxed answers, the correct one among them",
+    "many_answers": "many answers, the correct one among them",
+    "beside_another": "the correct answer next to another one",
+    "negated": "the correct answer in a sentence that denies it",
     "wrong": "a wrong answer",
-    "wrong_in_form": "a wrong answer in the asked-for form",
-    "wrong_arguments": "the right call with other arguments",
+    "wrong_in_form": "a wrong answer in the requested format",
+    "wrong_arguments": "the correct call with other arguments",
     "padding": "a wrong answer repeated over and over",
     "filler": "a long text without an answer",
     "leaves_at_once": "a program that ends before its tests",
     "leaves_hard": "a program that ends the process before its tests",
-    "right": "the right answer",
-    "in_form": "the right answer in the asked-for form",
-    "white_space": "white space around or in it",
+    "right": "the correct answer",
+    "in_form": "the correct answer in the requested format",
+    "white_space": "whitespace around or inside it",
     "case": "other case",
     "full_stop": "a full stop after it",
     "article": "an article before it",
     "bold": "bold type",
     "dollars": "dollars around it",
     "units": "a unit after it",
-    "thousands": "separators of thousands",
-    "trailing_zero": "a decimal that is zero",
+    "thousands": "thousands separators",
+    "trailing_zero": "a trailing zero decimal",
     "code_fence": "a code fence around it",
     "key_order": "keys in another order",
-    "comment": "a comment more",
+    "comment": "an extra comment",
 }
 # Prompts that are tried at most: rates of a percent or two are no aim, and some verifiers take milliseconds an answer.
 MOST_PROMPTS = 16
@@ -58,8 +58,8 @@ _REASONING = "Some steps."
 
 
 @dataclass(frozen=True)
-class MadeUpAnswer:
-    """One made-up answer to one prompt, and whether it has to pass."""
+class AdversarialAnswer:
+    """One probe of one prompt, and whether it has to pass."""
 
     name: str
     text: str
@@ -105,20 +105,22 @@ def run_probes(
     return Probes(prompts=len(tried), results=results, left_out=missing)
 
 
-def probes_of(prompt: Prompt, known: KnownAnswers, read: str | None, format_kind: FormatKind) -> Iterator[MadeUpAnswer]:
+def probes_of(
+    prompt: Prompt, known: KnownAnswers, read: str | None, format_kind: FormatKind
+) -> Iterator[AdversarialAnswer]:
     """Yield the probes for one prompt: its answers where a verifier that reads that part looks for them."""
     for name, text in _failing(prompt, known):
-        yield MadeUpAnswer(name, _placed(text, read), must_pass=False)
+        yield AdversarialAnswer(name, _placed(text, read), must_pass=False)
     for name, text in (("empty", ""), ("blank", " \n\t ")):
-        yield MadeUpAnswer(name, text, must_pass=False)
+        yield AdversarialAnswer(name, text, must_pass=False)
     for text in (*known.empty_forms, "<think></think><answer></answer>"):
-        yield MadeUpAnswer("form_only", text, must_pass=False)
+        yield AdversarialAnswer("form_only", text, must_pass=False)
     for name, text in _passing(known):
-        yield MadeUpAnswer(name, _placed(text, read), must_pass=True)
+        yield AdversarialAnswer(name, _placed(text, read), must_pass=True)
     if format_kind == "tags" and read != "after_reasoning":
         for name, answer in (("in_form", known.right), ("wrong_in_form", known.wrong)):
             if answer is not None:
-                yield MadeUpAnswer(name, _in_tags(answer), must_pass=name == "in_form")
+                yield AdversarialAnswer(name, _in_tags(answer), must_pass=name == "in_form")
 
 
 def _failing(prompt: Prompt, known: KnownAnswers) -> Iterator[tuple[str, str]]:

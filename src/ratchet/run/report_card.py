@@ -1,4 +1,4 @@
-"""The verifier report card as plain data: what the starting model's answers and made-up ones say of a verifier.
+"""The verifier report card as plain data: what the starting model's answers and adversarial ones say of a verifier.
 
 Made by ``engine/report_card.py``, kept by ``report_store.py``, shown by the surfaces. Holds texts of prompts, answers
 and references, which are the user's own; no error and no log is made of them. Knows neither torch nor files.
@@ -72,7 +72,7 @@ class MadeWith(Record):
 
 
 class ProbeResult(Record):
-    """One kind of made-up answer, over all prompts it was tried on.
+    """One kind of adversarial answer, over all prompts it was tried on.
 
     ``wrong`` counts verdicts that were not the right one: passed where it had to fail, or the other way round.
     ``failed`` counts those on which the verifier failed; they are in neither.
@@ -95,7 +95,7 @@ class Probes(Record):
 
     @property
     def false_positive_rate(self) -> float | None:
-        """Share of made-up answers that had to fail and passed, None where none was graded."""
+        """Share of adversarial answers that had to fail and passed, None where none was graded."""
         return _rate([result for result in self.results if not result.must_pass])
 
     @property

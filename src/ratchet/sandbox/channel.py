@@ -37,7 +37,7 @@ class Channel:
         self._outgoing.append(memoryview(json.dumps(message).encode() + b"\n"))
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """Return the next message.
+        """The next message.
 
         Raises:
             TimeoutError: there was none within the time given.

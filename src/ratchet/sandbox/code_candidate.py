@@ -120,7 +120,7 @@ def _load(program: str) -> dict[str, Any]:
 
 
 def _described(error: BaseException) -> list[Any]:
-    """Return the nearest built-in class of an exception, and its arguments if they are plain."""
+    """The nearest built-in class of an exception, and its arguments if they are plain."""
     name = next(kind.__name__ for kind in type(error).__mro__ if vars(builtins).get(kind.__name__) is kind)
 
     def refuse(value: Any) -> int:

@@ -61,7 +61,7 @@ class _Host:
         os.close(nowhere)
 
     def receive(self) -> Any:
-        """Return what the host sends: eight bytes that hold the length, then JSON. Reads not a byte more."""
+        """What the host sends: eight bytes that hold the length, then JSON. Reads not a byte more."""
         return json.loads(self._read(int.from_bytes(self._read(8), "big")))
 
     def report(self, **finding: Any) -> None:
@@ -90,7 +90,7 @@ class _Clock:
         self.out_of_time = 0
 
     def seconds(self) -> float:
-        """Return the seconds that the next test has; 0 when there are none left."""
+        """The seconds that the next test has; 0 when there are none left."""
         left = self.end - time.monotonic()
         return 0 if self.out_of_time >= MOST_OUT_OF_TIME or left <= 0 else min(self.limit, left)
 

@@ -65,7 +65,7 @@ class Candidate:
             raise self._error(reply["error"])
 
     def names(self, wanted: list[str]) -> dict[str, Any]:
-        """Return the wanted names that the program defines, with a value or a proxy for each."""
+        """The wanted names that the program defines, with a value or a proxy for each."""
         reply = self._exchange({"do": "names", "with": wanted})
         try:
             return {name: decode(reply["value"][name], self._proxy_of) for name in wanted if name in reply["value"]}

@@ -57,7 +57,7 @@ class CodeResult:
     ending: Ending
 
     def count(self, status: Status) -> int:
-        """Return how many tests have this status."""
+        """How many tests have this status."""
         return self.statuses.count(status)
 
     @property
@@ -150,7 +150,7 @@ class _Line:
                 raise _Ended("broken") from None
 
     def receive(self, deadline: float) -> dict[str, Any]:
-        """Return the next line, which is a JSON object."""
+        """The next line, which is a JSON object."""
         while b"\n" not in self._unread:
             self._wait(self._sandbox.stdout, select.POLLIN, deadline)
             piece = os.read(self._sandbox.stdout, 1 << 16)

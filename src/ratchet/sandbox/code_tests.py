@@ -82,14 +82,14 @@ def read_tests(given: Any, reference: str = "") -> CodeTests:
         given = _decoded(given)
     tests = _from_list(given, reference) if isinstance(given, list | tuple) else _from_object(given, reference)
     if not len(tests):
-        raise BadTests("its tests hold nothing to check")
+        raise BadTests("its tests check nothing")
     if len(tests) > MOST_TESTS:
         raise BadTests(f"it has {len(tests):,} tests, and {MOST_TESTS:,} are the most")
     return tests
 
 
 def _decoded(text: str) -> Any:
-    """Return what a JSON text holds; any other text is Python that asserts."""
+    """What a JSON text holds; any other text is Python that asserts."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             return json.loads(text)
@@ -110,7 +110,7 @@ def _from_object(given: Any, reference: str) -> CodeTests:
     if kind != "assert" and "inputs" in given and "outputs" in given:
         inputs, outputs = given["inputs"], given["outputs"]
         if not isinstance(inputs, list) or not isinstance(outputs, list):
-            raise BadTests("the inputs and outputs of its tests are no lists")
+            raise BadTests("the inputs and outputs of its tests are not lists")
         name = given.get("fn_name")
         return _calls(name, inputs, outputs) if name else _io(inputs, outputs)
     code = next((given[key] for key in ("code", "test", "test_list") if given.get(key)), None)
@@ -127,7 +127,7 @@ def _from_list(given: Sequence[Any], reference: str) -> CodeTests:
     if all(isinstance(item, str) for item in given):
         return _asserts(_joined(given), "", reference)
     if any(isinstance(item, Mapping) and item.get("testtype") == "functional" for item in given):
-        raise BadTests("its tests call a function whose name they do not hold; give inputs, outputs and fn_name")
+        raise BadTests("its tests call a function without naming it; give inputs, outputs and fn_name")
     keys = ("input", "output") if any("input" in item for item in _objects(given)) else ("stdin", "stdout")
     return _io([item.get(keys[0], "") for item in given], [item.get(keys[1]) for item in given])
 
@@ -161,7 +161,7 @@ def _io(inputs: Sequence[Any], outputs: Sequence[Any]) -> IoTests:
 
 
 def _text(value: Any) -> str:
-    """Return an input or output; some datasets hold it as a list of lines."""
+    """An input or output; some datasets hold it as a list of lines."""
     if _is_code(value):
         return _joined(value)
     raise BadTests("an input or output of its tests is missing or not text")
@@ -188,7 +188,7 @@ def _calls(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> AssertTe
     if not isinstance(name, str) or not name.isidentifier() or len(inputs) != len(outputs):
         raise BadTests("its calls do not have a function's name and as many inputs as outputs")
     if not all(isinstance(arguments, list) for arguments in inputs):
-        raise BadTests("the arguments of its calls are no lists")
+        raise BadTests("the arguments of its calls are not lists")
     setup = (
         "def _agree(given, expected):\n"
         f"    found = {name}(*given) if {name!r} in globals() else Solution().{name}(*given)\n"
@@ -281,7 +281,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 def _called(node: ast.stmt) -> ast.Call | None:
-    """Return the call that a statement consists of, if it is one."""
+    """The call that a statement consists of, if it is one."""
     return node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
 
 
@@ -290,7 +290,7 @@ def _call(name: str) -> ast.stmt:
 
 
 def _pytest_names(body: list[ast.stmt], asserting: set[str]) -> list[str]:
-    """Return the functions that pytest would call and that need no arguments."""
+    """The functions that pytest would call and that need no arguments."""
     return [
         node.name
         for node in body
@@ -309,7 +309,7 @@ def _is_test(node: ast.stmt, asserting: set[str]) -> bool:
 
 
 def _asserts_inside(node: ast.stmt) -> bool:
-    """Tell whether a statement can fail on purpose, by an assertion or by raising.
+    """Whether a statement can fail on purpose, by an assertion or by raising.
 
     ``assert True`` cannot: HumanEval has it in many problems, where it would be passed by everyone.
     """
@@ -321,7 +321,7 @@ def _asserts_inside(node: ast.stmt) -> bool:
 
 
 def _inside(node: ast.AST) -> list[ast.AST]:
-    """Return a node and all within it, but for functions and classes defined there."""
+    """A node and all within it, but for functions and classes defined there."""
     found = [node]
     for part in ast.iter_child_nodes(node):
         if not isinstance(part, _SCOPES):
@@ -330,7 +330,7 @@ def _inside(node: ast.AST) -> list[ast.AST]:
 
 
 def _free_names(body: Sequence[ast.stmt]) -> set[str]:
-    """Return the names that the tests read and nowhere bind themselves."""
+    """The names that the tests read and nowhere bind themselves."""
     read: set[str] = set()
     bound: set[str] = set()
     for part in (part for node in body for part in ast.walk(node)):
@@ -348,7 +348,7 @@ def _free_names(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def _used_modules(body: Sequence[ast.stmt], names: set[str]) -> set[str]:
-    """Return the modules of the standard library of which the tests use an attribute without having imported them."""
+    """The modules of the standard library of which the tests use an attribute without having imported them."""
     owners = {
         part.value.id
         for node in body
@@ -359,7 +359,7 @@ def _used_modules(body: Sequence[ast.stmt], names: set[str]) -> set[str]:
 
 
 def _defined_names(solution: ast.Module) -> tuple[set[str], dict[str, str]]:
-    """Return what a solution defines at top level, and what it imports there with the statement for each."""
+    """What a solution defines at top level, and what it imports there with the statement for each."""
     defined: set[str] = set()
     imports: dict[str, str] = {}
     for node in solution.body:

@@ -39,7 +39,7 @@ _BASES: tuple[type[Any], ...] = (int, float, str, bytes, tuple, list, dict, set,
 
 
 def encode(value: Any, handle: Callable[[Any], int]) -> Any:
-    """Return what ``json.dumps`` takes. ``handle`` turns an object that is not plain into a number, or raises."""
+    """What ``json.dumps`` takes. ``handle`` turns an object that is not plain into a number, or raises."""
     kind = type(value)
     if value is None or kind is bool or kind is str or kind is float:
         return value
@@ -57,7 +57,7 @@ def encode(value: Any, handle: Callable[[Any], int]) -> Any:
 
 
 def decode(data: Any, from_handle: Callable[[int], Any]) -> Any:
-    """Return the value; ``from_handle`` turns a number into what stands for the object here.
+    """The value; ``from_handle`` turns a number into what stands for the object here.
 
     Raises:
         Exception: of any kind, when the data does not describe a plain value.

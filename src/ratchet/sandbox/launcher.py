@@ -99,7 +99,7 @@ class Contents:
 
 
 def python_command(path: str, *arguments: str) -> list[str]:
-    """Return the command that runs a file inside: the system's Python, without site and without the folder it is in.
+    """The command that runs a file inside: the system's Python, without site and without the folder it is in.
 
     Not ``-I``: that would make it deaf to PYTHONHASHSEED, and nothing else is in the environment to be deaf to.
     """
@@ -164,7 +164,7 @@ class Sandbox:
             return None
 
     def complaint(self) -> str:
-        """Return what is waiting in ``stderr``: for a sandbox that did not start, the words of bwrap or the kernel."""
+        """What is waiting in ``stderr``: for a sandbox that did not start, the words of bwrap or the kernel."""
         os.set_blocking(self.stderr, False)
         with suppress(OSError, ValueError):
             return os.read(self.stderr, _MOST_COMPLAINT_BYTES).decode(errors="replace").strip()
@@ -213,7 +213,7 @@ class Sandbox:
 
 
 def arguments(tools: Tools, contents: Contents, files: Mapping[str, int], filter_fd: int, info_fd: int) -> list[str]:
-    """Return the command line up to and with bwrap's ``--``; what follows runs inside.
+    """The command line up to and with bwrap's ``--``; what follows runs inside.
 
     Args:
         tools: Where the programs are.
@@ -286,7 +286,7 @@ def _launched(command: Sequence[str], contents: Contents, limits: Limits) -> tup
 
 
 def _in_memory(content: bytes) -> int:
-    """Return a descriptor from which the content can be read to its end."""
+    """A descriptor from which the content can be read to its end."""
     descriptor = os.memfd_create("sandbox")
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:

@@ -1,7 +1,8 @@
 """Grading with a user's own metric: the one door, whichever engine grades.
 
 Processes in sandboxes (``metric_process``) wherever the sandbox works. Where it does not, metrics are refused, unless
-the optional package pydantic-monty is installed and the metric loads in it (``monty_pool``). Nothing is ever run without either.
+the optional package pydantic-monty is installed and the metric loads in it (``monty_pool``). Nothing is ever run
+without either.
 """
 
 import os
@@ -95,7 +96,7 @@ class MetricPool:
 
     @property
     def engine(self) -> Engine:
-        """Return which engine grades.
+        """Which engine grades.
 
         Raises:
             SandboxUnavailable: the sandbox does not work here, and pydantic-monty cannot stand in.

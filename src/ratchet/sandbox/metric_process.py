@@ -111,7 +111,7 @@ class MetricProcess:
 
 
 def _score(reply: dict[str, Any], batch: int, index: int) -> Score:
-    """Return the score that a reply tells, if it is the one that must come next.
+    """The score that a reply tells, if it is the one that must come next.
 
     Raises:
         Broken: it is another's, or has another form.

@@ -44,11 +44,11 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """Return how messages call it."""
+        """How messages call it."""
         return f"Metric {self.name}" + ("" if self.version is None else f" version {self.version}")
 
     def refused(self, why: str) -> MetricRefused:
-        """Return the fault that says why the metric cannot be used."""
+        """The fault that says why the metric cannot be used."""
         return MetricRefused(f"{self.title} is refused: {why.rstrip('.')}.")
 
     def check_length(self) -> None:
@@ -60,7 +60,7 @@ class Metric:
 
 
 def too_long(answer: str, reference: str) -> Score | None:
-    """Return the failure of an answer or a reference that is too long to be graded, None for the others."""
+    """The failure of an answer or a reference that is too long to be graded, None for the others."""
     for what, text, most in (
         ("answer", answer, MOST_ANSWER_CHARACTERS),
         ("reference", reference, MOST_REFERENCE_CHARACTERS),

@@ -199,7 +199,7 @@ def _failure(kind: str, detail: str) -> bytes:
 
 
 def _line_of(value: object) -> bytes:
-    """Return the line that tells a score: a plain int or float in 0..1, or a scalar of numpy's in their places."""
+    """The line that tells a score: a plain int or float in 0..1, or a scalar of numpy's in their places."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.floating | numpy.integer):
         value = value.item()
@@ -213,7 +213,7 @@ def _line_of(value: object) -> bytes:
 
 
 def _what_was_raised(error: BaseException) -> str:
-    """Return the exception's class and where in the metric it came from."""
+    """The exception's class and where in the metric it came from."""
     line = _line_in_metric(error.__traceback__)
     where = f" on line {line} of the metric" if line else ""
     return f"{type(error).__name__}{where}"
@@ -291,7 +291,7 @@ def _waiting_bytes(output: int) -> int:
 
 
 def _told(said: bytes) -> Finding | None:
-    """Return what a child's one line says, None if it is anything but one line of the protocol."""
+    """What a child's one line says, None if it is anything but one line of the protocol."""
     if len(said) > _RESULT_BYTES or said.count(b"\n") != 1 or not said.endswith(b"\n"):
         return None
     word, _, rest = said[:-1].decode(errors="replace").partition(" ")
@@ -308,7 +308,7 @@ def _told(said: bytes) -> Finding | None:
 
 
 def _died(status: int, usage: resource.struct_rusage | None, seconds: float, *, nothing_said: bool) -> Finding:
-    """Return the failure of a child that left no valid result."""
+    """The failure of a child that left no valid result."""
     if not nothing_said:
         return {"failure": "result", "detail": "something else than one score was written as the result"}
     processor_seconds = usage.ru_utime + usage.ru_stime if usage else 0.0
@@ -376,7 +376,7 @@ def _check_function(score: object) -> None:
 
 
 def _as_refusal(finding: Finding, seconds: float) -> str | None:
-    """Return why the metric is refused, None if it is not."""
+    """Why the metric is refused, None if it is not."""
     if "value" in finding:
         return None
     match finding["failure"]:

@@ -45,7 +45,7 @@ _known: list[Probe] = []
 
 
 def probe(*, refresh: bool = False) -> Probe:
-    """Return what this process knows of the machine, finding it out the first time and whenever ``refresh`` is set."""
+    """What this process knows of the machine, finding it out the first time and whenever ``refresh`` is set."""
     with _lock:
         if refresh or not _known:
             _known[:] = [_tried()]
@@ -53,7 +53,7 @@ def probe(*, refresh: bool = False) -> Probe:
 
 
 def metric_packages() -> Path | None:
-    """Return the folder of packages for metrics, None where none is set.
+    """The folder of packages for metrics, None where none is set.
 
     Raises:
         SandboxUnavailable: it is set to something that is no folder.
@@ -71,7 +71,7 @@ def metric_packages() -> Path | None:
 
 
 def sandbox_file(name: str) -> bytes:
-    """Return a file of this package that is handed into sandboxes."""
+    """A file of this package that is handed into sandboxes."""
     return Path(__file__).with_name(name).read_bytes()
 
 
@@ -102,7 +102,7 @@ def start_worker(
         status = sandbox.wait(1.0)
         sandbox.kill()
         ended = f"the first process ended with status {status}" if status is not None else "nothing came back in time"
-        raise unavailable(complaint or f"No sign of life from the sandbox: {ended}") from error
+        raise unavailable(complaint or f"The sandbox did not respond: {ended}") from error
     except BaseException:
         sandbox.kill()
         raise
@@ -119,18 +119,18 @@ def _tried() -> Probe:
     except OSError as error:
         return Probe(False, f"The self-test could not be made: {error.strerror}.", "Free disk space and try again.")
     if weak:
-        return Probe(False, f"The sandbox starts but does not hold: {'; '.join(weak)}.", _WEAK)
+        return Probe(False, f"The sandbox starts but does not isolate: {'; '.join(weak)}.", _WEAK)
     return Probe(True)
 
 
 def _self_test(hidden: list[str]) -> list[str]:
-    """Return what untrusted code could do inside but must not be able to."""
+    """What untrusted code could do inside but must not be able to."""
     sandbox, channel = start_worker("probe_worker.py", Limits())
     with sandbox:
         channel.send({"hidden": hidden, "processes": Limits().processes})
         try:
             found = channel.receive(START_SECONDS)
         except (Broken, TimeoutError) as error:
-            return [f"the self-test did not end in good order ({error or 'out of time'})"]
+            return [f"the self-test did not finish ({error or 'out of time'})"]
         weak = found.get("weak")
         return [str(item) for item in weak] if isinstance(weak, list) else [f"an odd finding: {json.dumps(found)}"]

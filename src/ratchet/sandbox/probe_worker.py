@@ -50,7 +50,7 @@ def _can(attempt: Callable[[], object]) -> bool:
 
 
 def _forks(most: int) -> int:
-    """Return how many children could be started; they wait until all of them are ended."""
+    """How many children could be started; they wait until all of them are ended."""
     children: list[int] = []
     try:
         while len(children) < most:

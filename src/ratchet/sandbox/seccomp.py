@@ -54,7 +54,7 @@ _LOW_32_BITS = 0xFFFFFFFF
 
 @functools.cache
 def seccomp_filter() -> bytes:
-    """Return the filter as BPF instructions for this machine's architecture; built once per process.
+    """The filter as BPF instructions for this machine's architecture; built once per process.
 
     Raises:
         SandboxUnavailable: libseccomp is missing or refuses a rule.
@@ -89,5 +89,5 @@ def seccomp_filter() -> bytes:
 
 
 def _clone_flags() -> int:
-    """Return which argument of clone holds the flags: the second on s390, the first elsewhere."""
+    """Which argument of clone holds the flags: the second on s390, the first elsewhere."""
     return 1 if os.uname().machine.startswith("s390") else 0

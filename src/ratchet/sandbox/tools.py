@@ -103,7 +103,7 @@ def _which(name: str) -> str | None:
 
 @functools.cache
 def system_python() -> str:
-    """Return the real path of the newest-named Python under /usr that is at least 3.11; plain ``python3`` comes first.
+    """The real path of the newest-named Python under /usr that is at least 3.11; plain ``python3`` comes first.
 
     Raises:
         SandboxUnavailable: there is none.
@@ -120,7 +120,7 @@ def system_python() -> str:
 
 
 def _version(python: str) -> tuple[int, int]:
-    """Return a Python's version, (0, 0) for what cannot tell it. Runs it without the environment and its site."""
+    """A Python's version, (0, 0) for what cannot tell it. Runs it without the environment and its site."""
     code = "import sys; print(*sys.version_info[:2])"
     try:
         done = subprocess.run(
@@ -133,7 +133,7 @@ def _version(python: str) -> tuple[int, int]:
 
 
 def unavailable(complaint: str) -> SandboxUnavailable:
-    """Return the fault for what bwrap, the kernel or the self-test said, with the remedy that belongs to it."""
+    """The fault for what bwrap, the kernel or the self-test said, with the remedy that belongs to it."""
     words = complaint.strip()
     found = words.lower()
     remedy = next((remedy for sign, remedy in _REMEDIES if sign in found), "")

@@ -49,7 +49,7 @@ _TRAILING = " *_^/,([{+-\N{MINUS SIGN}\N{MULTIPLICATION SIGN}÷·:!."
 
 
 def last_bare_expression(text: str) -> str | None:
-    """Return the last bare expression, ``""`` if the last one cannot be read whole, or None if there is none."""
+    """The last bare expression, ``""`` if the last one cannot be read whole, or None if there is none."""
     last = None
     text = _in_latex(text)
     for run in _RUN.finditer(text):
@@ -96,7 +96,7 @@ def _expression(text: str, start: int, end: int) -> str | None:
 
 
 def _is_cut(run: str, before: str, after: str) -> bool:
-    """Tell whether an expression goes on beyond a run, in characters that no run holds: 12θ, x > 5."""
+    """Whether an expression goes on beyond a run, in characters that no run holds: 12θ, x > 5."""
     is_arrow = run.endswith("-") and after.startswith(">")
     return (
         _belongs(before[-1:], is_adjacent=run[0] != " ")
@@ -107,7 +107,7 @@ def _is_cut(run: str, before: str, after: str) -> bool:
 
 
 def _belongs(symbol: str, *, is_adjacent: bool) -> bool:
-    """Tell whether a character beside a run makes it part of something larger. ASCII is looked at elsewhere."""
+    """Whether a character beside a run makes it part of something larger. ASCII is looked at elsewhere."""
     if not symbol or symbol.isascii() or symbol in _SEPARATORS:
         return False
     is_operator = "\u2200" <= symbol <= "\u22ff" or symbol in "±‰\N{FRACTION SLASH}" + _VULGAR
@@ -117,7 +117,7 @@ def _belongs(symbol: str, *, is_adjacent: bool) -> bool:
 
 
 def _continues(run: str, before: str) -> bool:
-    """Tell whether a run goes on with an expression that began in words: sqrt(2), pi/2, alpha + 2."""
+    """Whether a run goes on with an expression that began in words: sqrt(2), pi/2, alpha + 2."""
     if before[-1:].isalnum() and (run[0] in "([/^*+_" or _SPACED_OPERATOR.match(run)):
         return True
     return _NAME_BEFORE.search(before) is not None
@@ -143,7 +143,7 @@ def _trimmed(run: str) -> str:
 
 
 def _last_operand(expression: str) -> str:
-    """Return the last of several expressions that only blanks or commas separate. Brackets hold a list together."""
+    """The last of several expressions that only blanks or commas separate. Brackets hold a list together."""
     if "\\" in expression or _MIXED_NUMBER.fullmatch(expression):
         return expression
     pieces = [piece for piece in _OPERAND_GAP.split(expression) if _READABLE.search(piece)]

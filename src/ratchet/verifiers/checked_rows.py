@@ -30,11 +30,11 @@ class CheckedRows:
         self._kind = kind
 
     def key(self, row: Any) -> str:
-        """Return the hash of a row, as JSON has it, under these conditions."""
+        """The hash of a row, as JSON has it, under these conditions."""
         return hashlib.sha256(f"{self._conditions}\n{json.dumps(row, sort_keys=True)}".encode()).hexdigest()
 
     def holds(self, key: str) -> bool:
-        """Tell whether that row passed before."""
+        """Whether that row passed before."""
         return key in self._known
 
     def add(self, key: str) -> None:

@@ -25,7 +25,7 @@ class ClassificationVerifier(KindSettings):
     labels: Annotated[tuple[Name, ...], Field(min_length=2, max_length=1_000)] = setting(
         ...,
         label="Labels",
-        help="The texts an answer may be, 2 to 1,000 of them. Capitals and blanks at the ends do not matter.",
+        help="The texts an answer may be, 2 to 1,000 of them. Case and surrounding whitespace are ignored.",
     )
 
     @model_validator(mode="after")
@@ -33,11 +33,11 @@ class ClassificationVerifier(KindSettings):
         folded = [label.strip().casefold() for label in self.labels]
         for number, label in enumerate(folded, start=1):
             if not label:
-                raise ValueError(f"Labels, entry {number} is blank. Leave it out.")
+                raise ValueError(f"Labels, entry {number} is blank. Remove it.")
             if (first := folded.index(label) + 1) != number:
                 raise ValueError(
-                    f"Labels, entries {first} and {number} are the same label but for capitals and blanks at the "
-                    "ends. Leave one of them out."
+                    f"Labels, entries {first} and {number} are the same label apart from case and "
+                    "surrounding whitespace. Remove one of them."
                 )
         return self
 

@@ -147,7 +147,7 @@ def _tests_of(prompt: Prompt) -> CodeTests:
 
 
 def find_program(text: str) -> Program | None:
-    """Return the program of an answer, or None if there is none. Takes time linear in the text."""
+    """The program of an answer, or None if there is none. Takes time linear in the text."""
     found: dict[bool, str] = {}
     opened: tuple[str, str, str] | None = None
     lines: list[str] = []

@@ -33,7 +33,7 @@ class CompositePart(Settings):
         gt=0,
         le=1_000_000,
         label="Weight",
-        help="What the part counts beside the others in what is trained on.",
+        help="Weight of the part in the reward.",
     )
 
 
@@ -51,7 +51,7 @@ class CompositeVerifier(KindSettings):
         ge=0,
         le=7,
         label="Correctness from",
-        help="Which part is correctness, for accuracy, the target and the best round; 0 is the first one.",
+        help="Which part counts as correctness (accuracy, target, best round), counted from 0.",
     )
 
     @property
@@ -77,7 +77,7 @@ class CompositeVerifier(KindSettings):
                 f"Choose 0 to {len(self.parts) - 1}."
             )
         if sum(part.verifier.kind == "python" for part in self.parts) > 1:
-            raise ValueError("Parts holds two functions of your own (python), and a run takes one. Make one of them.")
+            raise ValueError("Parts has two Python functions, but a run takes one. Combine them into one function.")
         return self
 
 
@@ -101,7 +101,7 @@ class Composite:
         """Refuse a reference that one of the parts cannot check."""
         for name, part in zip(self._names, self._parts, strict=True):
             if reason := part.verifier.check_ground_truth(prompt):
-                return f"{reason} (says the part {name})"
+                return f"{reason} (part {name})"
         return None
 
     def load(self) -> None:
@@ -137,14 +137,14 @@ class Composite:
 
 
 def _found(grade: Grade) -> float:
-    """Return what a part adds to the mean: 0 where it could not read the answer."""
+    """What a part adds to the mean: 0 where it could not read the answer."""
     if grade.outcome != "graded":
         return 0.0
     return grade.correctness if grade.score is None else grade.score
 
 
 def part_names(kinds: Sequence[str]) -> list[str]:
-    """Return a name for each part: its kind, numbered from the second one on."""
+    """A name for each part: its kind, numbered from the second one on."""
     seen = Counter[str]()
     names = []
     for kind in kinds:
@@ -174,7 +174,7 @@ def _known_answers(settings: CompositeVerifier, prompt: Prompt, others: Sequence
 KIND = Kind(
     settings=CompositeVerifier,
     build=_build,
-    metrics={"correctness": "What the part that counts as correctness finds; all parts are reported beside it."},
+    metrics={"correctness": "Correctness of the part that counts; all parts are reported beside it."},
     example=Example(
         CompositeVerifier(
             parts=(

@@ -61,7 +61,7 @@ class CustomVerifier(KindSettings):
 
     @property
     def title(self) -> str:
-        """Return how messages call it."""
+        """How messages call it."""
         return f"Metric {self.metric}" + ("" if self.version is None else f" version {self.version}")
 
 

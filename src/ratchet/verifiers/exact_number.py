@@ -31,7 +31,7 @@ class ExactNumber(NamedTuple):
 
 
 def read_exact(latex: str) -> ExactNumber | None:
-    """Return the number an expression consists of, or None if it is not one plain number."""
+    """The number an expression consists of, or None if it is not one plain number."""
     plain = _THOUSANDS.sub(lambda found: found[1].replace(",", ""), latex.strip())
     plain = without_blanks(join_thousands(plain))
     found = _NUMBER.fullmatch(plain)
@@ -63,7 +63,7 @@ def without_blanks(latex: str) -> str:
 
 
 def _value(found: re.Match[str]) -> Fraction:
-    """Return the unsigned value of a match of ``_NUMBER``."""
+    """The unsigned value of a match of ``_NUMBER``."""
     if found["top"]:
         fraction = Fraction(_ungrouped(found["top"])) / Fraction(_ungrouped(found["bottom"]))
         return Fraction(found["whole"] or 0) + fraction

@@ -67,7 +67,7 @@ class FoundNumber(NamedTuple):
 
 
 def last_number(text: str) -> FoundNumber | None:
-    """Return the last number in a text, or None if there is none."""
+    """The last number in a text, or None if there is none."""
     found = None
     for found in _numbers(text):  # noqa: B007 - the last one is wanted
         pass
@@ -75,7 +75,7 @@ def last_number(text: str) -> FoundNumber | None:
 
 
 def numbers_to_compare(text: str, prompt: Prompt, read: Read | None) -> tuple[FoundNumber, FoundNumber] | None:
-    """Return the last numbers of an answer's part and of the ground truth, or None if either cannot be read."""
+    """The last numbers of an answer's part and of the ground truth, or None if either cannot be read."""
     part = part_to_read(text, read, prefer_answer_tag=True)
     answered = last_number(part) if part is not None else None
     expected = last_number(prompt.ground_truth)
@@ -110,7 +110,7 @@ def ground_truth_problem(ground_truth: str) -> str | None:
     """Say why a ground truth cannot serve as the expected number, or None."""
     numbers = list(_numbers(ground_truth))
     if not numbers:
-        return "holds no number"
+        return "contains no number"
     if numbers[-1].value is None:
         return f"ends in a number of more than {_MAX_DIGITS} digits, or in part of a larger number such as 73k"
     if len(numbers) > 1 and _ONLY_SYMBOLS.fullmatch(ground_truth) and "####" not in ground_truth:
@@ -140,7 +140,7 @@ def _numbers(text: str) -> Iterator[FoundNumber]:
 
 
 def _is_part_of_more(text: str, start: int, end: int) -> bool:
-    """Tell whether what stands around a number makes another number of it."""
+    """Whether what stands around a number makes another number of it."""
     before = text[max(0, start - _SIGN_REACH) : start]
     return _RADICAL_BEFORE.search(before) is not None or _MORE_AFTER.match(text, end) is not None
 
@@ -158,7 +158,7 @@ def _number(sign: str, digits: str, exponent: str, written: str) -> Iterator[Fou
 
 
 def _sign_before(text: str, start: int) -> str:
-    """Return the sign of the number that starts there, empty if it has none."""
+    """The sign of the number that starts there, empty if it has none."""
     found = _SIGN.search(text[max(0, start - _SIGN_REACH) : start])
     return (found[1] or found[2]) if found else ""
 

@@ -49,7 +49,7 @@ def compile_pattern(pattern: str) -> "regex.Pattern[str]":
 def earns_format(
     text: str, kind: FormatKind, pattern: "regex.Pattern[str] | None" = None, *, prefilled_think: bool = False
 ) -> bool:
-    """Tell whether an answer earns the format bonus.
+    """Whether an answer earns the format bonus.
 
     Args:
         text: The answer.
@@ -76,7 +76,7 @@ def earns_format(
 
 
 def _has_tags(text: str) -> bool:
-    """Tell whether a text consists of one pair of think tags and one pair of answer tags, in that order."""
+    """Whether a text consists of one pair of think tags and one pair of answer tags, in that order."""
     if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):
         return False
     found = _TAGS.fullmatch(text)
@@ -84,5 +84,5 @@ def _has_tags(text: str) -> bool:
 
 
 def _is_one_value(content: str) -> bool:
-    """Tell whether a box holds something, and no further box."""
+    """Whether a box holds something, and no further box."""
     return bool(content.strip()) and "\\boxed" not in content

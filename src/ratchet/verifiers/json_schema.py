@@ -48,7 +48,7 @@ class JsonSchema:
         self._validator = schema_keywords.validator(schema)
 
     def accepts(self, document: Any) -> bool:
-        """Tell whether a document that ``read_json`` returned follows the schema. Raises as ``all_follow`` does."""
+        """Whether a document that ``read_json`` returned follows the schema. Raises as ``all_follow`` does."""
         return all_follow([(document, self)])
 
     def _accepts(self, document: Any) -> bool:
@@ -56,11 +56,11 @@ class JsonSchema:
 
 
 def all_follow(documents: Iterable[tuple[Any, JsonSchema]]) -> bool:
-    """Tell whether every document follows its schema, within one time limit for all of them.
+    """Whether every document follows its schema, within one time limit for all of them.
 
     Raises:
         OutOfTime: It cannot be told within a second.
-        RecursionError: A schema refers to itself without end.
+        RecursionError: A schema is infinitely recursive.
     """
     token = _deadline.set(time.thread_time() + _LIMIT_SECONDS)
     try:
@@ -78,7 +78,7 @@ def seconds_left() -> float:
 
 
 def json_schema(schema: Any) -> JsonSchema:
-    """Return the schema that an object, or the JSON text of one, stands for.
+    """The schema that an object, or the JSON text of one, stands for.
 
     Raises:
         BadSchema: It is none that can be used; says why.

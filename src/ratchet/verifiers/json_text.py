@@ -23,11 +23,11 @@ _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*[A-Za-z0-9_+-]*[ \t]*\r?\n(.*)\n[ \t]*\
 
 
 class NotJson(ValueError):
-    """A text is no JSON document, or one beyond the bounds."""
+    """A text is not a JSON document, or one beyond the bounds."""
 
 
 def read_json(text: str) -> Any:
-    """Return the document that a text consists of.
+    """The document that a text consists of.
 
     Raises:
         NotJson: It is none.
@@ -50,7 +50,7 @@ def read_json(text: str) -> Any:
 
 
 def read_json_answer(text: str) -> Any:
-    """Return the document that an answer consists of; one Markdown code fence around it is allowed.
+    """The document that an answer consists of; one Markdown code fence around it is allowed.
 
     Raises:
         NotJson: It is none.
@@ -62,7 +62,7 @@ def read_json_answer(text: str) -> Any:
 
 
 def canonical(document: Any) -> Hashable:
-    """Return a value that is equal for equal documents alone, as JSON Schema (2020-12 core, section 4.2.2) has it.
+    """A value that is equal for equal documents alone, as JSON Schema (2020-12 core, section 4.2.2) has it.
 
     Numbers are equal by value, true is not 1, the order of keys does not matter and that of an array does.
     """
@@ -76,7 +76,7 @@ def canonical(document: Any) -> Hashable:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise NotJson("a key stands twice in an object")
+        raise NotJson("an object has a duplicate key")
     return members
 
 
@@ -99,7 +99,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _is_shallow(document: Any, levels: int) -> bool:
-    """Tell whether no more than so many objects and arrays stand within one another."""
+    """Whether no more than so many objects and arrays stand within one another."""
     if not isinstance(document, dict | list):
         return True
     inner = document.values() if isinstance(document, dict) else document

@@ -71,7 +71,7 @@ class Math:
         if finding.get("failure") == "time":
             return "takes longer to compare with itself than the limit per answer"
         if "failure" in finding:
-            return "makes the checking process fail (or the process could not start: see the log)"
+            return "crashes the checking process (or the process could not start: see the log)"
         if finding["outcome"] == "graded" and finding["is_correct"]:
             return None
         return "is not an expression that can be compared (write it as LaTeX, without a sentence around it)"
@@ -128,7 +128,7 @@ def _small_numbers(right: str) -> list[str]:
 
 
 def _wrong_expression(right: str) -> str | None:
-    """Return an expression of another value; None where none is sure to differ, as with words, sets and infinity."""
+    """An expression of another value; None where none is sure to differ, as with words, sets and infinity."""
     exact = read_exact(right)
     if exact is None:
         return f"{right} + 1" if _SUM_DIFFERS.fullmatch(right) else None

@@ -27,7 +27,7 @@ _MAX_FACTORIAL = 10_000
 
 
 def are_equal(gold: Expression, answer: Expression) -> bool:
-    """Tell whether an answer equals the ground truth. May hang or run out of memory: call it where it can be killed."""
+    """Whether an answer equals the ground truth. May hang or run out of memory: call it where it can be killed."""
     if gold.unit and answer.unit and gold.unit != answer.unit:
         return False
     if gold.words is not None or answer.words is not None:
@@ -58,7 +58,7 @@ def _equal_forms(gold: Expression, answer: Expression) -> bool:
 
 
 def _repeat_differently(gold: Expression, answer: Expression) -> bool:
-    """Tell whether two bare lists repeat entries differently, as 1, 2, 2 and 1, 2 do."""
+    """Whether two bare lists repeat entries differently, as 1, 2, 2 and 1, 2 do."""
     are_lists = all(isinstance(one.form, sympy.FiniteSet) and not one.brackets for one in (gold, answer))
     if not are_lists or gold.repeated == answer.repeated:
         return False
@@ -69,7 +69,7 @@ def _repeat_differently(gold: Expression, answer: Expression) -> bool:
 
 
 def _are_bounds(form: Any) -> bool:
-    """Tell whether a form bounds one variable that stands alone by numbers, as 1 < x < 2 and x > 1 do."""
+    """Whether a form bounds one variable that stands alone by numbers, as 1 < x < 2 and x > 1 do."""
     links = form._unsorted_args if isinstance(form, And) else (form,)
     symbols = set()
     for link in links:
@@ -107,7 +107,7 @@ def _same_form(gold: Any, answer: Any) -> bool:
 
 
 def is_too_large(form: Any) -> bool:
-    """Tell whether evaluating an expression would write out a number beyond any answer."""
+    """Whether evaluating an expression would write out a number beyond any answer."""
     return any(_power_digits(part) > _MAX_POWER_DIGITS for part in _parts(form, sympy.Pow)) or any(
         _magnitude(part.args[0]) > math.log10(_MAX_FACTORIAL) for part in _parts(form, sympy.factorial)
     )
@@ -160,12 +160,12 @@ def _approximate(form: Any) -> float:
 
 
 def _is_undefined(form: Any) -> bool:
-    """Tell whether an expression divides by zero somewhere, as 12:00 does. Only its own spelling equals it."""
+    """Whether an expression divides by zero somewhere, as 12:00 does. Only its own spelling equals it."""
     return any(part in (sympy.zoo, sympy.nan) for part in sympy.preorder_traversal(form))
 
 
 def _is_false(form: Any) -> bool:
-    """Tell whether an expression states a false equation between numbers, such as 2 + 2 = 5."""
+    """Whether an expression states a false equation between numbers, such as 2 + 2 = 5."""
     chain = form._unsorted_args if isinstance(form, And) else (form,)
     return any(
         isinstance(link, sympy.Eq)
@@ -176,7 +176,7 @@ def _is_false(form: Any) -> bool:
 
 
 def _contradicted(gold: Any, answer: Any) -> bool:
-    """Tell whether two forms that were found equal are certainly not."""
+    """Whether two forms that were found equal are certainly not."""
     try:
         return _surely_differ(gold, answer)
     except MemoryError:
@@ -201,13 +201,13 @@ def _surely_differ(gold: Any, answer: Any) -> bool:
 
 
 def _right_side(form: Any) -> Any:
-    """Return what an equation or a chain of equations gives in the end; anything else unchanged."""
+    """What an equation or a chain of equations gives in the end; anything else unchanged."""
     last = form._unsorted_args[-1] if isinstance(form, And) else form
     return last.rhs if isinstance(last, sympy.Eq) else form
 
 
 def _are_equations(gold: Any, answer: Any) -> bool:
-    """Tell whether both are equations between expressions, as opposed to x = (1, 2)."""
+    """Whether both are equations between expressions, as opposed to x = (1, 2)."""
     return all(
         isinstance(form, sympy.Eq) and all(isinstance(side, sympy.Expr) for side in form.args)
         for form in (gold, answer)
@@ -215,21 +215,21 @@ def _are_equations(gold: Any, answer: Any) -> bool:
 
 
 def _is_multiple(gold: Any, answer: Any) -> bool:
-    """Tell whether one equation is the other times a number: 2x + 4y = 3 is y = 3/4 - x/2."""
+    """Whether one equation is the other times a number: 2x + 4y = 3 is y = 3/4 - x/2."""
     other = answer.lhs - answer.rhs
     ratio = sympy.simplify((gold.lhs - gold.rhs) / other) if other != 0 else sympy.S.Zero
     return bool(ratio.is_finite and ratio.is_number and not ratio.is_zero)
 
 
 def _equations_differ(gold: Any, answer: Any) -> bool:
-    """Tell whether equations found equal have different right sides, or no solution that could make them equal."""
+    """Whether equations found equal have different right sides, or no solution that could make them equal."""
     if gold.lhs == answer.lhs:
         return _surely_differ(gold.rhs, answer.rhs)
     return _are_equations(gold, answer) and not (sympy.solve(gold, dict=True) and sympy.solve(answer, dict=True))
 
 
 def _values_differ(gold: Any, answer: Any) -> bool:
-    """Tell whether two expressions take different values, at the same sample point if they have variables."""
+    """Whether two expressions take different values, at the same sample point if they have variables."""
     if gold.has(AppliedUndef) or answer.has(AppliedUndef):
         return False
     symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
@@ -243,7 +243,7 @@ def _values_differ(gold: Any, answer: Any) -> bool:
 
 
 def _numbers_differ(a: Any, b: Any) -> bool:
-    """Tell whether two numbers certainly differ. Neither is approximated where both are rational."""
+    """Whether two numbers certainly differ. Neither is approximated where both are rational."""
     a, b = a.doit(), b.doit()
     if a.is_Rational and b.is_Rational:
         return bool(a != b)

@@ -190,7 +190,7 @@ class Expression:
 
 
 def _between_commas(latex: str) -> list[str]:
-    """Return the entries of a list without brackets around it."""
+    """The entries of a list without brackets around it."""
     pieces, start, depth = [], 0, 0
     for found in _BRACKET_OR_COMMA.finditer(latex):
         if found.group() == ",":
@@ -209,7 +209,7 @@ def _entry(latex: str) -> Any:
 
 @lru_cache(maxsize=512)
 def expression(latex: str) -> Expression:
-    """Clean one expression. Cached, because the siblings of a group share their ground truth and many answers."""
+    """Clean one expression. Cached, because the answers of a group share their ground truth and many answers."""
     for pattern, replacement in _REPLACEMENTS:
         latex = pattern.sub(replacement, latex)
     factors = 1
@@ -232,7 +232,7 @@ def expression(latex: str) -> Expression:
 
 
 def _says_more(latex: str) -> bool:
-    r"""Tell whether a text group holds more than a unit or a name: 3\text{ or 4}, 3\text{ dozen}."""
+    r"""Whether a text group holds more than a unit or a name: 3\text{ or 4}, 3\text{ dozen}."""
     return any(_SAYS_MORE.search(_POWER_OF_UNIT.sub("", group)) for group in _TEXT_ONLY.findall(latex))
 
 

@@ -24,7 +24,7 @@ _PROSE = re.compile(r"\b(?!(?:sin|cos|tan|sec|csc|cot|log|exp|max|min|gcd|lcm|mo
 
 
 def read_answer(text: str, *, require_boxed: bool) -> tuple[str, ...]:
-    """Return the differently written expressions an answer gives as its result, all of which must agree.
+    """The differently written expressions an answer gives as its result, all of which must agree.
 
     None at all means that there is nothing to grade.
     """
@@ -41,7 +41,7 @@ def read_answer(text: str, *, require_boxed: bool) -> tuple[str, ...]:
 
 
 def read_ground_truth(text: str) -> str | None:
-    """Return the expression of a ground truth: its last box, the inside of its dollars, or all of it."""
+    """The expression of a ground truth: its last box, the inside of its dollars, or all of it."""
     boxes = read_boxes(text)
     expression = boxes.contents[-1].strip() if boxes.contents else _without_delimiters(text.strip())
     if re.search(r"(?<!\\)\$|\\[(\[]", expression):  # LaTeX within prose
@@ -50,7 +50,7 @@ def read_ground_truth(text: str) -> str | None:
 
 
 def last_expression(text: str) -> str | None:
-    """Return the last expression of a text without boxes, as LaTeX, or None if there is none that can be read whole."""
+    """The last expression of a text without boxes, as LaTeX, or None if there is none that can be read whole."""
     spans = _math_spans(text)
     bare = last_bare_expression(text[spans[-1][1] :] if spans else text)
     if bare is not None:
@@ -66,7 +66,7 @@ def last_expression(text: str) -> str | None:
 
 
 def _joins(gap: str) -> bool:
-    """Tell whether what stands between two expressions makes them one list."""
+    """Whether what stands between two expressions makes them one list."""
     return len(gap) < 20 and bool(gap.strip()) and _JOINT.fullmatch(gap) is not None
 
 
@@ -101,7 +101,7 @@ def _math_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _is_latex(content: str) -> bool:
-    """Tell whether the text between two single dollars is LaTeX rather than prose between two prices."""
+    """Whether the text between two single dollars is LaTeX rather than prose between two prices."""
     if not content.strip() or "\n\n" in content:
         return False
     return _PROSE.search(_GROUP_OF_WORDS.sub("", content)) is None

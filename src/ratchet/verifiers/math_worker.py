@@ -1,7 +1,7 @@
 """The process in which expressions are parsed and compared: on what a policy writes, sympy may hang, swell or die.
 
 It reads one JSON line per answer from standard input and writes one per finding, in order, nothing else. It never
-decides when to give up: the keeper (``math_pool``) kills it. What limits it here is memory, and its own life: it ends
+decides when to give up: its pool (``math_pool``) kills it. What limits it here is memory, and its own life: it ends
 at the end of its input, when the process that started it is gone, or when an answer has used more processor time than
 it was given, so that it cannot be left behind. It opens no network connection and writes no file.
 
@@ -39,7 +39,7 @@ def main(memory_bytes: int, parent: int) -> None:
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     try:
         from ratchet.verifiers import math_finding  # here, so that a failed import is reported and not a silent death
-    except Exception as error:  # a broken installation or too little memory: the keeper logs which
+    except Exception as error:  # a broken installation or too little memory: the pool logs which
         _write(findings, {"error": f"{type(error).__name__}: {error}"})
         return
     _write(findings, {"ready": True})
@@ -57,7 +57,7 @@ def serve(find: Find, answers: Iterable[bytes], findings: BinaryIO, *, memory_by
 
 
 def _peak_bytes() -> float:
-    """Return the most resident memory this process has had.
+    """The most resident memory this process has had.
 
     On Linux ``ru_maxrss`` would not do: it starts at what the parent held when it started this process, which may be
     a whole model, and then does not move.
@@ -70,7 +70,7 @@ def _peak_bytes() -> float:
 
 
 def _guarded(find: Find, answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the finding on one answer, whatever happens."""
+    """The finding on one answer, whatever happens."""
     _limit_processor_seconds(answer["limit_seconds"])
     try:
         return find(answer["text"], answer["ground_truth"], answer["require_boxed"])
@@ -97,7 +97,7 @@ def _write(findings: BinaryIO, finding: dict[str, Any]) -> None:
 
 
 def _limit_processor_seconds(seconds: float) -> None:
-    """Let the kernel end this process if one answer computes on and on after the keeper is gone."""
+    """Let the kernel end this process if one answer computes on and on after its pool is gone."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit = math.ceil(used.ru_utime + used.ru_stime + seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))

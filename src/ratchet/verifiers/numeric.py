@@ -45,13 +45,13 @@ class NumericVerifier(KindSettings):
         0.0,
         ge=0,
         label="Absolute tolerance",
-        help="An answer that differs from the reference by no more than this is right. 0: it must be equal.",
+        help="Largest difference from the reference that still counts as correct. 0: it must be equal.",
     )
     relative_tolerance: float = setting(
         0.0,
         ge=0,
         label="Relative tolerance",
-        help="An answer is right that differs by no more than this share of the larger of the two: 0.01 is 1 %.",
+        help="Largest difference that still counts as correct, as a share of the larger number: 0.01 is 1%.",
     )
 
 
@@ -89,7 +89,7 @@ class Numeric:
 
 
 def read_number(text: str) -> Fraction | None:
-    """Return the number that a text consists of, or None if it is not one finite number."""
+    """The number that a text consists of, or None if it is not one finite number."""
     text = text.strip()
     found = _NUMBER.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
     if found is None:

@@ -23,7 +23,7 @@ _FAILURES = ("load", "execution", "result", "time", "memory", "output")
 
 
 def identity(function: Callable[..., Any]) -> "PythonVerifier":
-    """Return the settings that record which function it is: module, qualified name and a hash of its source.
+    """The settings that record which function it is: module, qualified name and a hash of its source.
 
     The hash is empty where Python cannot show the source (typed at a prompt, built in, compiled). Of a partial it is
     that of the function inside: bound values are not told apart.
@@ -98,7 +98,7 @@ class PythonFunction:
 
 
 def _takes_prompt(function: Callable[..., Any]) -> bool:
-    """Tell whether the function needs the prompt as a third argument.
+    """Whether the function needs the prompt as a third argument.
 
     Raises:
         InvalidSetting: It can be called with neither two nor three arguments, or is a coroutine function.
@@ -129,7 +129,7 @@ def _takes_prompt(function: Callable[..., Any]) -> bool:
 
 
 def _number(returned: object) -> float | None:
-    """Return a score in 0..1, or None if what the function returned is none. Zero-dimensional arrays count."""
+    """A score in 0..1, or None if what the function returned is none. Zero-dimensional arrays count."""
     if not hasattr(type(returned), "__float__") or getattr(returned, "ndim", 0) != 0:
         return None
     try:
@@ -140,7 +140,7 @@ def _number(returned: object) -> float | None:
 
 
 def _rebuilt(grade: Grade) -> Grade | None:
-    """Return a grade of the user's own with plain floats, or None if it breaks the rules of a Grade.
+    """A grade of the user's own with plain floats, or None if it breaks the rules of a Grade.
 
     What it says of a failure is kept only if it is one of the known kinds: any other text could repeat the answer.
     """
@@ -164,7 +164,7 @@ def _rebuilt(grade: Grade) -> Grade | None:
 
 
 def _plain_parts(parts: object) -> dict[str, float] | None:
-    """Return the parts of a grade as plain floats, or None if one is no number in 0..1 or has no text as its name."""
+    """The parts of a grade as plain floats, or None if one is no number in 0..1 or has no text as its name."""
     if not isinstance(parts, Mapping):
         return None
     plain = {}

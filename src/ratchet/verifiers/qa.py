@@ -50,7 +50,7 @@ class Qa:
         """Refuse a reference of which nothing is left to compare."""
         if normalized(prompt.ground_truth):
             return None
-        return "is empty once punctuation, articles and blanks are removed"
+        return "is empty once punctuation, articles and whitespace are removed"
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Compare the answer's words with those of the ground truth."""
@@ -69,12 +69,12 @@ class Qa:
 
 
 def normalized(text: str) -> str:
-    """Return a text as SQuAD v1.1 compares it."""
+    """A text as SQuAD v1.1 compares it."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 def token_f1(answer: list[str], truth: list[str]) -> float:
-    """Return the harmonic mean of precision and recall over words, 0 where none is in common."""
+    """The harmonic mean of precision and recall over words, 0 where none is in common."""
     common = sum((Counter(answer) & Counter(truth)).values())
     return 2 * common / (len(answer) + len(truth)) if common else 0.0
 
@@ -95,8 +95,8 @@ KIND = Kind(
     settings=QaVerifier,
     build=Qa,
     metrics={
-        "normalized_exact_match": "The same text but for capitals, punctuation, articles and blanks.",
-        "token_f1": "Harmonic mean of the shares of words that answer and reference have in common.",
+        "normalized_exact_match": "The same text apart from case, punctuation, articles and whitespace.",
+        "token_f1": "Harmonic mean of word precision and recall against the reference.",
     },
     example=Example(QaVerifier(), "the red house", right="Red house.", wrong="the blue house"),
     known_answers=_known_answers,

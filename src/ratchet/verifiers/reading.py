@@ -21,7 +21,7 @@ class Boxes(NamedTuple):
 
 
 def part_to_read(text: str, read: Read | None, *, prefer_answer_tag: bool = False) -> str | None:
-    """Return the part of an answer that is checked, or None if the answer lacks it.
+    """The part of an answer that is checked, or None if the answer lacks it.
 
     Args:
         text: The answer.
@@ -40,7 +40,7 @@ def part_to_read(text: str, read: Read | None, *, prefer_answer_tag: bool = Fals
 
 
 def inside_answer_tag(text: str) -> str | None:
-    """Return the text inside the only ``<answer>...</answer>``, or None unless there is exactly one."""
+    """The text inside the only ``<answer>...</answer>``, or None unless there is exactly one."""
     if text.count("<answer>") != 1 or text.count("</answer>") != 1:
         return None
     start, end = text.index("<answer>") + len("<answer>"), text.index("</answer>")
@@ -48,7 +48,7 @@ def inside_answer_tag(text: str) -> str | None:
 
 
 def read_boxes(text: str) -> Boxes:
-    r"""Return what the boxes of a text hold. A box inside a box belongs to the outer one's content."""
+    r"""What the boxes of a text hold. A box inside a box belongs to the outer one's content."""
     contents: list[str] = []
     found = _BOX.search(text)
     while found:
@@ -61,7 +61,7 @@ def read_boxes(text: str) -> Boxes:
 
 
 def _closing_brace(text: str, start: int) -> int | None:
-    """Return where the brace opened just before ``start`` is closed, or None if it never is."""
+    """Where the brace opened just before ``start`` is closed, or None if it never is."""
     depth = 1
     for brace in _BRACE.finditer(text, start):
         if brace.group() == "{":

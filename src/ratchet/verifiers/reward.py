@@ -87,7 +87,7 @@ class Shaping:
         return None if text is None else compile_pattern(text)
 
     def earned(self, grade: Grade, text: str, length_factor: float = 1.0) -> Earned:
-        """Return what an answer earns for its grade and its form.
+        """What an answer earns for its grade and its form.
 
         Raises:
             InvalidSetting: The format pattern is not a regular expression.
@@ -104,7 +104,7 @@ class Shaping:
 
 
 def length_factor(tokens: int, max_answer_tokens: int, buffer_tokens: int | None) -> float:
-    """Return what an answer's length leaves of its score: 1 up to the buffer, then a line down to 0.
+    """What an answer's length leaves of its score: 1 up to the buffer, then a line down to 0.
 
     The soft punishment of DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.4, equation 13), as a factor, so that
     the reward stays in 0..1. Without a buffer it is 1.

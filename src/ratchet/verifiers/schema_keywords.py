@@ -43,7 +43,7 @@ def _refuse_unusable(schema: dict[str, Any]) -> None:
     """Raise BadSchema for what would only come to light on an answer, or never. Takes $schema out."""
     # jsonschema would go on with a validator of its own, without our keywords, below a $schema.
     if str(schema.pop("$schema", _DIALECT)).rstrip("#") != _DIALECT:
-        raise BadSchema("names another draft than 2020-12 in $schema")
+        raise BadSchema("names a draft other than 2020-12 in $schema")
     try:
         Draft202012Validator.check_schema(schema, format_checker=FormatChecker(()))
     except SchemaError as error:
@@ -55,25 +55,23 @@ def _refuse_unusable(schema: dict[str, Any]) -> None:
         keywords |= part.keys()
         _refuse_part(part, resolver_there)
     if {"unevaluatedProperties", "patternProperties"} <= keywords:
-        raise BadSchema("holds both unevaluatedProperties and patternProperties, which are not supported together")
+        raise BadSchema("has both unevaluatedProperties and patternProperties, which are not supported together")
 
 
 def _refuse_part(part: dict[str, Any], resolver: Any) -> None:
     """Raise BadSchema for a pattern or a reference of one schema, without those inside it."""
     if "$schema" in part:
-        raise BadSchema("holds a $schema below its top level")
+        raise BadSchema("has a $schema below its top level")
     for pattern in (*part.get("patternProperties", ()), *([part["pattern"]] if "pattern" in part else ())):
         try:
             _compiled(pattern)
         except (regex.error, RecursionError, OverflowError) as error:
-            raise BadSchema("holds a pattern that is no regular expression", f"{pattern}: {error}") from error
+            raise BadSchema("has a pattern that is not a valid regular expression", f"{pattern}: {error}") from error
     for reference in (part[name] for name in ("$ref", "$dynamicRef") if name in part):
         try:
             resolver.lookup(reference)
         except Unresolvable as error:
-            raise BadSchema(
-                "holds a $ref that leads to nothing inside it (what is elsewhere is never fetched)", reference
-            ) from error
+            raise BadSchema("has a $ref to nothing inside it (references are never fetched)", reference) from error
 
 
 def _parts(schema: Any, resolver: Any) -> Iterator[tuple[dict[str, Any], Any]]:

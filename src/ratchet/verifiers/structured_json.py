@@ -79,11 +79,11 @@ class StructuredJson:
         try:
             truth, schema = read_json_answer(prompt.ground_truth), self._schema_for(prompt)
         except NotJson as error:
-            return f"is no JSON document ({error})"
+            return f"is not a JSON document ({error})"
         except BadSchema as error:
-            return f"comes with a schema that {error}"
+            return f"has a schema that {error}"
         if schema is None and self._metric == "schema_valid":
-            return "comes with no schema, and neither the settings name one (the metric is schema_valid)"
+            return "has no schema, and the settings name none either (metric schema_valid needs one)"
         problem = self._problem_with_fields(truth)
         return problem or (None if schema is None else _problem_with_schema(truth, schema))
 
@@ -135,7 +135,7 @@ class StructuredJson:
         return float(canonical(answer) == canonical(truth))
 
     def _field_accuracy(self, answer: Any, truth: Any) -> float:
-        """Return the share of right fields; where the reference has none, whether the whole is equal."""
+        """The share of right fields; where the reference has none, whether the whole is equal."""
         fields = self._fields or (tuple(truth) if isinstance(truth, dict) else ())
         if not fields or not isinstance(truth, dict):
             return float(canonical(answer) == canonical(truth))
@@ -165,7 +165,7 @@ def _problem_with_schema(truth: Any, schema: JsonSchema) -> str | None:
     except OutOfTime:
         return "takes longer than a second to check against its schema"
     except RecursionError:
-        return "cannot be checked: its schema refers to itself without end"
+        return "cannot be checked: its schema is infinitely recursive"
 
 
 def _known_answers(settings: Any, prompt: Prompt, others: Sequence[str]) -> KnownAnswers:

@@ -53,13 +53,13 @@ class ToolCall:
     def check_ground_truth(self, prompt: Prompt) -> str | None:
         """Refuse expected calls that cannot be read, or that the row's own tools do not allow; also unusable tools."""
         if prompt.extras.get("tools") in (None, "", []):
-            return "comes with no tools: the row needs a column tools, a list as the OpenAI API takes it"
+            return "has no tools: the row needs a tools column, a list in the OpenAI API's form"
         try:
             tools, expected = read_tools(prompt.extras["tools"]), read_calls(prompt.ground_truth)
         except BadTools as error:
-            return f"comes with tools that {error}"
+            return f"has tools that {error}"
         except NotCalls:
-            return "is no call: write {name, arguments}, or a list of such objects, as JSON"
+            return "is not a call: write {name, arguments}, or a list of such objects, as JSON"
         if any(call.name not in tools for call in expected):
             return "calls a tool that its row does not list"
         try:
@@ -89,7 +89,7 @@ class ToolCall:
 
 
 def _compared(calls: Sequence[Call], expected: Sequence[Call], tools: Tools) -> dict[str, float]:
-    """Return the metrics of an answer's calls."""
+    """The metrics of an answer's calls."""
     if any(call.name not in tools for call in calls):
         return _NOTHING
     is_valid = _are_valid(calls, tools)
@@ -147,7 +147,7 @@ def _loaded(text: str) -> dict[str, Any] | None:
 
 
 def _tool_name(tool: Any) -> str:
-    """Return the name of a tool, described as such or as a function."""
+    """The name of a tool, described as such or as a function."""
     described = tool.get("function", tool) if isinstance(tool, Mapping) else {}
     return str(described.get("name", "")) if isinstance(described, Mapping) else ""
 

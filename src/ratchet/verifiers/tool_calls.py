@@ -41,7 +41,7 @@ Tools = Mapping[str, JsonSchema]
 
 
 def read_calls(text: str) -> list[Call]:
-    """Return the calls of a text in order, at least one.
+    """The calls of a text in order, at least one.
 
     Raises:
         NotCalls: There is none, or not all of what looks like one can be read.
@@ -56,7 +56,7 @@ def read_calls(text: str) -> list[Call]:
 
 
 def read_tools(tools: Any) -> Tools:
-    """Return the schema of the arguments by the name of the tool.
+    """The schema of the arguments by the name of the tool.
 
     Args:
         tools: A list as the OpenAI API takes it, of ``{"type": "function", "function": {name, parameters}}`` or of
@@ -68,7 +68,7 @@ def read_tools(tools: Any) -> Tools:
     try:
         return _tools(tools if isinstance(tools, str) else json.dumps(tools))
     except (TypeError, RecursionError) as error:
-        raise BadTools("are no JSON") from error
+        raise BadTools("are not JSON") from error
 
 
 @lru_cache(maxsize=512)
@@ -77,17 +77,17 @@ def _tools(text: str) -> Tools:
     try:
         listed = read_json(text)
     except NotJson as error:
-        raise BadTools(f"are no usable JSON ({error})") from None
+        raise BadTools(f"are not usable JSON ({error})") from None
     if not isinstance(listed, list) or not listed:
-        raise BadTools("are no list with a tool in it")
+        raise BadTools("are not a list with at least one tool")
     tools: dict[str, JsonSchema] = {}
     for number, entry in enumerate(listed, start=1):
         function = entry.get("function", entry) if isinstance(entry, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(function, dict) or not isinstance(name, str) or not name:
-            raise BadTools(f"hold no name in entry {number}")
+            raise BadTools(f"have no name in entry {number}")
         if name in tools:
-            raise BadTools(f"hold a name twice, the second time in entry {number}")
+            raise BadTools(f"repeat a name in entry {number}")
         try:
             tools[name] = _schema(function.get("parameters"))
         except BadSchema as error:
@@ -96,7 +96,7 @@ def _tools(text: str) -> Tools:
 
 
 def _schema(parameters: Any) -> JsonSchema:
-    """Return the schema of a tool's arguments. Which draft it names does not matter: it is read as 2020-12."""
+    """The schema of a tool's arguments. Which draft it names does not matter: it is read as 2020-12."""
     if parameters is None:
         return JsonSchema(dict(_NO_PARAMETERS))
     if not isinstance(parameters, dict):
@@ -105,7 +105,7 @@ def _schema(parameters: Any) -> JsonSchema:
 
 
 def _tagged(text: str) -> list[Call]:
-    """Return the calls between tags; text around them does not count."""
+    """The calls between tags; text around them does not count."""
     calls, opened = [], None
     for tag in _TAG.finditer(text):
         is_opening = tag.group() == "<tool_call>"
@@ -120,7 +120,7 @@ def _tagged(text: str) -> list[Call]:
 
 
 def _calls(document: Any) -> list[Call]:
-    """Return the calls of a whole document."""
+    """The calls of a whole document."""
     if isinstance(document, dict) and "tool_calls" in document:
         if not isinstance(document["tool_calls"], list) or "name" in document or "function" in document:
             raise NotCalls("tool_calls is no list, or not alone")
@@ -129,7 +129,7 @@ def _calls(document: Any) -> list[Call]:
 
 
 def _call(entry: Any) -> Call:
-    """Return the call that one object stands for."""
+    """The call that one object stands for."""
     if not isinstance(entry, dict):
         raise NotCalls("not an object")
     is_wrapped = "function" in entry

@@ -149,7 +149,9 @@ def test_a_dataset_needs_a_verifier_that_can_be_kept(dataset):
 def test_rows_that_cannot_be_graded_are_named(dataset):
     dataset([*numbers(3), {"prompt": "q", "answer": POISON}])
     said = refusal(benchmarks.add_dataset, "sums", "mine", FinalNumberVerifier())
-    assert said.startswith("1 of 4 questions have a reference that the verifier cannot check: row 4: holds no number")
+    assert said.startswith(
+        "1 of 4 questions have a reference that the verifier cannot check: row 4: contains no number"
+    )
 
 
 def test_rows_are_named_by_their_numbers_in_the_source(tmp_path):
@@ -158,7 +160,7 @@ def test_rows_are_named_by_their_numbers_in_the_source(tmp_path):
     in_test = [str(row["row"]) for row in datasets.show("mine", rows=40).preview["test"]]
     assert in_test != ["1", "2", "3", "4"]
     said = refusal(benchmarks.add_dataset, "sums", "mine", FinalNumberVerifier())
-    assert f"rows {', '.join(in_test[:3])} and {in_test[3]}: holds no number" in said
+    assert f"rows {', '.join(in_test[:3])} and {in_test[3]}: contains no number" in said
 
 
 def test_a_row_without_a_known_right_answer_is_told_and_stops_no_dataset(dataset):

@@ -134,7 +134,7 @@ def test_a_terminal_shows_the_same_numbers():
     for part in (
         "Right            37.5% of 8 answers (64 scored alike, so 192 more were drawn): 3 right, 4 wrong", "1 of 2 prompts",
         "Unparseable      12.5%  above 3%", "False positives  50.0% of adversarial answers that must fail",
-        "False negatives  0.0% of adversarial answers that must pass", "An answer passes if its score is above 0.5.", "the prompt again", "1 of 2",
+        "False negatives  0.0% of adversarial answers that must pass", "An answer passes if its score is above 0.5.", "the prompt repeated", "1 of 2",
         "[0.9, 1.0] ████████████████████████ 3", "[0.0, 0.1) ████████████████████████████████████████ 5",
         "The run is refused. All scored alike.", "Note: Look at this.",
     ):  # fmt: skip

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ratchet.config import CLIP_DEFAULTS, PRESETS, RunConfig
+from ratchet.config import LOSS_DEFAULTS, PRESETS, RunConfig
 from ratchet.config.config_text import build, full_key
 from ratchet.config.objectives import RATE_DEFAULTS
 from ratchet.errors import Conflict, NotFound
@@ -152,9 +152,9 @@ def laid_over(config: RunConfig, changes: Mapping[str, str]) -> RunConfig:
 def _open_learning(settings: dict[str, Any], config: RunConfig, keys: Set[str]) -> None:
     """Leave open what was filled in because of a loss, an objective, a preset or a length that changes."""
     if "rl.loss" in keys:
-        _open_again(settings["rl"], {"clip_low": CLIP_DEFAULTS[config.rl.loss][0]})
-        _open_again(settings["rl"], {"clip_high": CLIP_DEFAULTS[config.rl.loss][1]})
-        _open_again(settings["rl"], {"dynamic_sampling": "refill" if config.rl.loss == "dapo" else "off"})
+        _open_again(settings["rl"], {"clip_low": LOSS_DEFAULTS[config.rl.loss][0]})
+        _open_again(settings["rl"], {"clip_high": LOSS_DEFAULTS[config.rl.loss][1]})
+        _open_again(settings["rl"], {"dynamic_sampling": LOSS_DEFAULTS[config.rl.loss].dynamic_sampling})
     if "rl.max_steps" in keys:  # one of the two says how long a run is
         del settings["rl"]["rounds"]
     if "rl.rounds" in keys:

@@ -95,7 +95,7 @@ def inspect(
 
 
 def find_report(key: str) -> Report:
-    """Return a stored report.
+    """A stored report.
 
     Raises:
         NotFound: there is none under that key.
@@ -147,7 +147,7 @@ def confirm(report: Report, consent: Consent, *, by: str | None = None) -> Confi
 
 
 def confirmed(prepared: "Prepared", ask: Ask | None, on_progress: OnProgress) -> Confirmation:
-    """Return the confirmation that lets a run start, asking for one where there is none.
+    """The confirmation that lets a run start, asking for one where there is none.
 
     Args:
         prepared: The run, checked.
@@ -172,7 +172,7 @@ def confirmed(prepared: "Prepared", ask: Ask | None, on_progress: OnProgress) ->
 
 
 def _found(made: MadeWith, config: RunConfig) -> Confirmation | None:
-    """Return the confirmation that a run may start with, None where there is none.
+    """The confirmation that a run may start with, None where there is none.
 
     It is of the run's own report, or of one for the same verifier, data, base model and prompt: that of the base model
     alone, or the one that the run had whose adapter is gone on from. What a report holds for stays what it was.
@@ -204,7 +204,7 @@ def write_page(report: Report, path: Path) -> None:
 
 
 def user_name() -> str:
-    """Return the name of this process's user, or their number where they have none."""
+    """The name of this process's user, or their number where they have none."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
@@ -237,7 +237,7 @@ def state(confirmation: Confirmation, config: RunConfig) -> str:
 
 
 def _stored(prepared: "Prepared") -> Report | None:
-    """Return the report of a run that is there already, None where there is none or it was sampled otherwise."""
+    """The report of a run that is there already, None where there is none or it was sampled otherwise."""
     from ratchet.engine.report_identity import made_with, report_key
 
     made = made_with(prepared)

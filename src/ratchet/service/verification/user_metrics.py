@@ -54,7 +54,7 @@ def add(file: Path, name: str) -> "StoredMetric":
 
 
 def list_metrics() -> "list[StoredMetric]":
-    """Return all versions of all metrics, by name and version."""
+    """All versions of all metrics, by name and version."""
     from ratchet.store import Database, MetricStore
 
     with closing(Database()) as database:
@@ -87,7 +87,7 @@ def archive(reference: str) -> "StoredMetric":
 
 
 def for_run(name: str, version: int | None) -> "StoredMetric":
-    """Return the version that a new run is graded with, the newest active one for None.
+    """The version that a new run is graded with, the newest active one for None.
 
     Raises:
         NotFound: there is no such version.
@@ -103,7 +103,7 @@ def for_run(name: str, version: int | None) -> "StoredMetric":
 
 
 def with_source(config: RunConfig, *, is_new_run: bool = True) -> RunConfig:
-    """Return a run's settings with the version of its metric, and that version's source, filled in.
+    """A run's settings with the version of its metric, and that version's source, filled in.
 
     A composite's and those of the watch metric too.
 
@@ -183,7 +183,7 @@ def _pair(number: int, row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def source_of(file: Path) -> str:
-    """Return the source of a metric.
+    """The source of a metric.
 
     Raises:
         IncompatibleData: the file cannot be read.
