@@ -157,7 +157,7 @@ def test_with_a_bubblewrap_that_does_not_know_an_option(folder, other_machine):
             "command = a[len(a) - 1 - a[::-1].index('--') + 1 :]\n"
             "command[-1] = script\n"
             "os.execv(command[0], command)\n",
-            "does not hold",
+            "does not isolate",
         ),
     ],
     ids=["ends at once", "no program", "confines nothing"],
@@ -172,7 +172,7 @@ def test_with_something_else_called_bwrap(script, what, folder, other_machine):
     found = probe(refresh=True)
     assert not found.ok
     assert what in found.reason
-    if what == "does not hold":
+    if what == "does not isolate":
         assert "the system-call filter is not in force" in found.reason
         assert "can be read" in found.reason
 

@@ -140,8 +140,8 @@ def test_tools_may_be_given_as_json_text():
     [
         ("[", "no usable JSON"),
         ({1, 2}, "no JSON"),
-        ({}, "no list"),
-        ([], "no list"),
+        ({}, "are not"),
+        ([], "are not"),
         ([{"name": ""}], "no name in entry 1"),
         ([{"name": "f"}, {"function": {}}], "no name in entry 2"),
         ([{"name": "f"}, {"name": "f"}], "a name twice, the second time in entry 2"),
