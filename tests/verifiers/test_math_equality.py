@@ -7,9 +7,8 @@ import math_verify
 import pytest
 import sympy
 
-from ratchet.verifiers.math_equality import are_equal, is_too_large
+from ratchet.verifiers.math_equality import are_equal, find, is_too_large
 from ratchet.verifiers.math_expression import expression
-from ratchet.verifiers.math_finding import find
 
 EQUAL = [
     (r"\sqrt{8}", r"2\sqrt{2}"),

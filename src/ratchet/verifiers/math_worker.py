@@ -38,12 +38,12 @@ def main(memory_bytes: int, parent: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     try:
-        from ratchet.verifiers import math_finding  # here, so that a failed import is reported and not a silent death
+        from ratchet.verifiers import math_equality  # here, so that a failed import is reported and not a silent death
     except Exception as error:  # a broken installation or too little memory: the pool logs which
         _write(findings, {"error": f"{type(error).__name__}: {error}"})
         return
     _write(findings, {"ready": True})
-    serve(math_finding.find, answers, findings, memory_bytes=memory_bytes)
+    serve(math_equality.find, answers, findings, memory_bytes=memory_bytes)
 
 
 def serve(find: Find, answers: Iterable[bytes], findings: BinaryIO, *, memory_bytes: int) -> None:

@@ -5,9 +5,10 @@ and ``\boxed 7`` are none. All functions take time linear in the text, whatever 
 """
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ratchet.verifiers.settings import Read
+if TYPE_CHECKING:
+    from ratchet.verifiers.settings import Read
 
 _BOX = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is a character, not a group
@@ -20,7 +21,7 @@ class Boxes(NamedTuple):
     is_balanced: bool
 
 
-def part_to_read(text: str, read: Read | None, *, prefer_answer_tag: bool = False) -> str | None:
+def part_to_read(text: str, read: "Read | None", *, prefer_answer_tag: bool = False) -> str | None:
     """The part of an answer that is checked, or None if the answer lacks it.
 
     Args:
