@@ -6,20 +6,12 @@ import sys
 import pytest
 
 import ratchet.verifiers
-from ratchet.config import FinalNumberVerifier, MathPairsVerifier, MathVerifier, PythonVerifier
+from ratchet.config import MathPairsVerifier, MathVerifier, PythonVerifier
 from ratchet.errors import InvalidSetting
 from ratchet.run.records import Prompt
 from ratchet.verifiers import make_verifier
 
 PROMPT = Prompt(id=1, messages=({"role": "user", "content": "?"},), ground_truth="7")
-
-
-@pytest.mark.parametrize("settings", [MathPairsVerifier(), FinalNumberVerifier(), MathVerifier()])
-def test_every_kind_grades_and_closes(settings):
-    verifier = make_verifier(settings)
-    assert verifier.check_ground_truth(PROMPT) is None
-    assert verifier.grade("so 7.", PROMPT).correctness == 1.0
-    verifier.close()
 
 
 def test_math_pairs_reports_whether_the_number_is_written_exactly():

@@ -38,7 +38,7 @@ def verifier():
     built.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hasty():
     """A verifier with a limit that hangs reach soon and ordinary answers do not, even on a busy machine."""
     built = make_verifier(MathVerifier(limit_seconds=1.5))
@@ -220,27 +220,34 @@ def test_close_ends_an_answer_under_way():
     assert time.monotonic() - started < 10
 
 
-PARENT = """
-import os, sys
+PARENT = r"""
+import sys
 from ratchet.config import MathVerifier
-from ratchet.run.records import Prompt
 from ratchet.verifiers import make_verifier
-verifier = make_verifier(MathVerifier(limit_seconds=3))
-prompt = Prompt(1, ({"role": "user", "content": "?"},), "7")
-assert verifier.grade(r"\\boxed{7}", prompt).correctness == 1
+from ratchet.verifiers.base import Prompt
+verifier = make_verifier(MathVerifier())
+assert verifier.grade(r"\boxed{7}", Prompt(1, (), "7")).correctness == 1
 print("ready", flush=True)
-if len(sys.argv) > 1:
-    verifier.grade(sys.argv[1], prompt)
+sys.stdin.read()
 """
 
 
 def test_a_process_that_ends_without_closing_leaves_no_worker():
-    process = subprocess.Popen([sys.executable, "-c", PARENT + "\nsys.stdin.read()"], stdin=-1, stdout=-1)
+    process = subprocess.Popen([sys.executable, "-c", PARENT], stdin=-1, stdout=-1)
     process.stdout.readline()
     (worker,) = children(process.pid)
     process.communicate()
     assert process.returncode == 0
     assert is_gone(worker, seconds=2)
+
+
+def grade_until_killed(answer, is_ready):
+    verifier = make_verifier(MathVerifier(limit_seconds=3))
+    assert verifier.grade(r"\boxed{7}", prompt("7")) == RIGHT
+    is_ready.set()
+    if answer:
+        verifier.grade(answer, prompt("7"))
+    time.sleep(600)
 
 
 @pytest.mark.parametrize(
@@ -249,14 +256,15 @@ def test_a_process_that_ends_without_closing_leaves_no_worker():
     ids=["idle", "computing in Python", "computing in C"],
 )
 def test_a_killed_process_leaves_no_worker(answer, seconds):
-    arguments = [answer] if answer else []
-    code = PARENT if answer else PARENT + "\nsys.stdin.read()"
-    process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=-1, stdout=-1)
-    process.stdout.readline()
+    forking = multiprocessing.get_context("fork")
+    is_ready = forking.Event()
+    process = forking.Process(target=grade_until_killed, args=(answer, is_ready))
+    process.start()
+    assert is_ready.wait(60)
     time.sleep(0.5)
     (worker,) = children(process.pid)
     process.kill()
-    process.communicate()
+    process.join()
     assert is_gone(worker, seconds)
 
 
