@@ -8,8 +8,8 @@ import resource
 import sys
 import time
 
-from ratchet.sandbox.metric_score import Metric, MetricLimits
 from ratchet.sandbox.metric_pool import SandboxPool
+from ratchet.sandbox.metric_score import MetricLimits, MetricSource
 
 SOURCE = """
 import re
@@ -30,7 +30,7 @@ def main() -> None:
     answers = int(sys.argv[1]) if len(sys.argv) > 1 else 4000
     own, children = cpu_seconds(resource.RUSAGE_SELF), cpu_seconds(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
-    pool = SandboxPool(Metric(SOURCE), MetricLimits(), workers=2)
+    pool = SandboxPool(MetricSource(SOURCE), MetricLimits(), workers=2)
     scores = pool.score_many([(ANSWER.format(number), str(number)) for number in range(answers)])
     seconds = time.perf_counter() - started
     pool.close()

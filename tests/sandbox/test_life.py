@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ratchet.sandbox.launcher import Contents, Sandbox, python_command
-from ratchet.sandbox.metric_score import Score
+from ratchet.sandbox.metric_score import MetricScore
 
 from .processes import is_of_another_test
 
@@ -184,8 +184,8 @@ def test_closing_a_pool_ends_what_it_is_at(pool_of, bwraps):
     pool.close()
     thread.join(20.0)
     assert time.monotonic() - started < 10.0
-    assert found == [Score(None, "execution", "the pool was closed")] * 3
-    assert pool.score("a", "b") == Score(None, "execution", "the pool was closed")
+    assert found == [MetricScore(None, "execution", "the pool was closed")] * 3
+    assert pool.score("a", "b") == MetricScore(None, "execution", "the pool was closed")
     assert bwraps().keys() <= before.keys()
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ratchet.errors import MetricRefused
-from ratchet.sandbox.metric_score import Score
+from ratchet.sandbox.metric_score import MetricScore
 
 from .conftest import cases
 
@@ -75,7 +75,7 @@ def test_a_hostile_metric_fails_on_its_answer_alone(case, pool_of):
     assert [score.value for number, score in enumerate(found) if number != 3] == [1.0] * 7
     assert [score.value for score in after] == [1.0] * 8
     if case["name"] in CONTAINED:
-        assert found[3] == Score(0.25)
+        assert found[3] == MetricScore(0.25)
     else:
         assert (found[3].value, found[3].failure) == (None, KINDS[case["name"]])
         assert len(found[3].detail) <= 300

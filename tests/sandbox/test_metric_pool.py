@@ -9,7 +9,7 @@ import pytest
 
 from ratchet.errors import MetricRefused, SandboxUnavailable
 from ratchet.sandbox import metric_pool
-from ratchet.sandbox.metric_score import Score
+from ratchet.sandbox.metric_score import MetricScore
 
 EQUAL = "def score(answer, reference):\n    return 1.0 if answer == reference else 0.0\n"
 
@@ -31,8 +31,8 @@ def pool_source(pool_of, body, **limits):
 def test_any_text_arrives_as_it_is(text, pool_of):
     pool = pool_of(EQUAL, answer_seconds=10.0)
     reference = text[:32_000]
-    assert pool.score(reference, reference) == Score(1.0)
-    assert pool.score(text, "other") == Score(0.0)
+    assert pool.score(reference, reference) == MetricScore(1.0)
+    assert pool.score(text, "other") == MetricScore(0.0)
     body = "return len(answer) / 2_000_000 if answer.count(answer[:1]) == len(answer) else 0.5"
     if text.startswith(("x", "😀")):
         assert graded_long(pool_of, body, text) == len(text) / 2_000_000
@@ -47,12 +47,12 @@ def test_texts_over_the_limit_fail_with_the_numbers(pool_of):
     long = pool.score("x" * 5_000_000, "")
     assert (long.failure, long.detail) == ("memory", "the answer has 5,000,000 characters; the limit is 1,000,000")
     assert pool.score("", "x" * 32_001).failure == "memory"
-    assert pool.score("x" * 1_000_000, "x" * 32_000) == Score(0.0)
+    assert pool.score("x" * 1_000_000, "x" * 32_000) == MetricScore(0.0)
 
 
 @pytest.mark.parametrize(("returned", "value"), [("1", 1.0), ("0", 0.0), ("0.25", 0.25), ("1e-320", 1e-320)])
 def test_a_number_from_0_to_1_is_the_score(returned, value, pool_of):
-    assert graded(pool_of, f"return {returned}") == Score(value)
+    assert graded(pool_of, f"return {returned}") == MetricScore(value)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_number_from_0_to_1_is_the_score(returned, value, pool_of):
     ],
 )
 def test_anything_else_is_a_failure_that_says_what_it_was(returned, detail, pool_of):
-    assert graded(pool_of, f"return {returned}", "secret answer") == Score(None, "result", detail)
+    assert graded(pool_of, f"return {returned}", "secret answer") == MetricScore(None, "result", detail)
 
 
 def test_a_float_that_lies_is_no_number(pool_of):
@@ -82,7 +82,7 @@ def test_a_float_that_lies_is_no_number(pool_of):
             def __float__(self): return 1.0
         return Liar(7.0)
     """
-    assert graded(pool_of, body) == Score(None, "result", "score returned Liar, not a number from 0 to 1")
+    assert graded(pool_of, body) == MetricScore(None, "result", "score returned Liar, not a number from 0 to 1")
 
 
 def test_numpys_numbers_count_as_pythons(pool_of, metric_environment, monkeypatch):
@@ -128,7 +128,7 @@ def test_what_a_metric_may_do_ends_as_its_own_failure(body, failure, pool_of):
 
 def test_a_failures_text_never_holds_the_exceptions_words(pool_of):
     found = graded(pool_of, "raise ValueError(answer * 1000)", "secret ")
-    assert found == Score(None, "execution", "ValueError on line 3 of the metric")
+    assert found == MetricScore(None, "execution", "ValueError on line 3 of the metric")
 
 
 def test_every_answer_meets_the_metric_as_it_was_loaded(pool_of):
@@ -306,17 +306,17 @@ def test_a_metric_cannot_say_of_itself_that_it_was_loaded(pool_of):
 def test_a_function_of_two_texts_is_accepted(source, pool_of):
     pool = pool_of(source)
     pool.check()
-    assert pool.score("a", "a") == Score(1.0)
+    assert pool.score("a", "a") == MetricScore(1.0)
 
 
 def test_a_metric_that_does_not_load_fails_its_answers_by_that_kind(pool_of):
     found = pool_of("import absent_module\n").score_many([("a", "b")] * 3)
-    assert found == [Score(None, "load", "loading it raised ModuleNotFoundError on line 1 of the metric")] * 3
+    assert found == [MetricScore(None, "load", "loading it raised ModuleNotFoundError on line 1 of the metric")] * 3
 
 
 def test_a_machine_that_stops_working_is_not_counted_against_the_metric(pool_of, monkeypatch):
     pool = pool_of("import os\ndef score(answer, reference):\n    return 1.0\n")
-    assert pool.score("a", "b") == Score(1.0)
+    assert pool.score("a", "b") == MetricScore(1.0)
     assert pool.engine == "bubblewrap"
 
     def cannot_start(*_, **__):
@@ -346,4 +346,4 @@ def test_the_trainers_python_is_not_the_sandboxes(pool_of):
     found = graded(
         pool_of, f"return 1.0 if sys.executable.startswith('/usr/') and {sys.prefix!r} not in sys.path else 0.0"
     )
-    assert found == Score(1.0)
+    assert found == MetricScore(1.0)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ratchet.config import FinalNumberVerifier
 from ratchet.run.records import Prompt
-from ratchet.verifiers.final_number import FinalNumber, last_number
+from ratchet.verifiers import make_verifier
+from ratchet.verifiers.final_number import last_number
 
 
 def prompt(ground_truth):
@@ -124,24 +125,24 @@ def test_too_many_digits_end_the_search_unread():
     ],
 )
 def test_a_reference_must_be_one_number(ground_truth, problem):
-    said = FinalNumber(FinalNumberVerifier()).check_ground_truth(prompt(ground_truth))
+    said = make_verifier(FinalNumberVerifier()).check_ground_truth(prompt(ground_truth))
     assert (problem in said) if problem else said is None
 
 
 def test_what_is_said_of_a_reference_does_not_repeat_it():
-    assert "12321" not in FinalNumber(FinalNumberVerifier()).check_ground_truth(prompt("12321/12321"))
+    assert "12321" not in make_verifier(FinalNumberVerifier()).check_ground_truth(prompt("12321/12321"))
 
 
 @given(st.text(), st.text())
 def test_any_text_gets_a_grade(text, ground_truth):
-    grade = FinalNumber(FinalNumberVerifier()).grade(text, prompt(ground_truth))
+    grade = make_verifier(FinalNumberVerifier()).grade(text, prompt(ground_truth))
     assert grade.outcome in ("graded", "unparseable")
     assert grade.correctness in (0.0, 1.0)
 
 
 @given(st.text(st.sampled_from("0123456789.,-+eE_{}\\!$= x\N{MINUS SIGN}")))
 def test_any_text_of_digits_and_signs_gets_a_grade(text):
-    FinalNumber(FinalNumberVerifier()).grade(text, prompt("1"))
+    make_verifier(FinalNumberVerifier()).grade(text, prompt("1"))
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9, places=3))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ratchet.verifiers.json_schema import BadSchema, OutOfTime, all_follow, json_schema
-from ratchet.verifiers.json_text import read_json
+from ratchet.verifiers.json_schema import all_follow, json_schema
+from ratchet.verifiers.json_text import BadSchema, OutOfTime, read_json
 
 VALUES = st.recursive(
     st.none()

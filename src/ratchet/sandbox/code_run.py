@@ -94,11 +94,13 @@ class CodeRunner:
         limits = Limits(address_space=self._memory_bytes, cpu_seconds=int(total_seconds) + 2)
         contents = Contents(files=_harness(), scratch=_SCRATCH)
         with self._slots, Sandbox(python_command(f"{_FOLDER}/{_FILES[0]}"), contents, limits) as sandbox:
-            line = _Line(sandbox, most_resident=2 * self._memory_bytes)
+            line = _HarnessLine(sandbox, most_resident=2 * self._memory_bytes)
             self._greet(line, sandbox, program, tests, total_seconds)
             return _result(line, tests, time.monotonic() + total_seconds + _MARGIN_SECONDS)
 
-    def _greet(self, line: "_Line", sandbox: Sandbox, program: str, tests: CodeTests, total_seconds: float) -> None:
+    def _greet(
+        self, line: "_HarnessLine", sandbox: Sandbox, program: str, tests: CodeTests, total_seconds: float
+    ) -> None:
         order = {
             "mode": "io" if isinstance(tests, IoTests) else "assert",
             "program": program,
@@ -126,7 +128,7 @@ class _Ended(Exception):
         self.why: Ending = why
 
 
-class _Line:
+class _HarnessLine:
     """The pipes to a sandbox, used without ever waiting past a deadline or a limit on memory."""
 
     def __init__(self, sandbox: Sandbox, *, most_resident: int) -> None:
@@ -187,7 +189,7 @@ def _harness() -> dict[str, bytes]:
     return {f"{_FOLDER}/{name}": sandbox_file(name) for name in _FILES}
 
 
-def _result(line: _Line, tests: CodeTests, deadline: float) -> CodeResult:
+def _result(line: _HarnessLine, tests: CodeTests, deadline: float) -> CodeResult:
     """Send the tests and gather what becomes of them; what is not reported counts as not passed."""
     statuses: list[Status] = []
     compiles = True

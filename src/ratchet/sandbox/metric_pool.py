@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from ratchet.errors import MetricRefused, SandboxUnavailable
 from ratchet.sandbox import monty_pool
 from ratchet.sandbox.metric_process import LoadFailed, MetricProcess, check_metric
-from ratchet.sandbox.metric_score import Metric, MetricLimits, Score, too_long
+from ratchet.sandbox.metric_score import MetricLimits, MetricScore, MetricSource, too_long
 from ratchet.sandbox.monty_pool import MontyPool
 from ratchet.sandbox.probe import metric_packages, probe
 from ratchet.sandbox.worker_pool import CannotWork, Stoppable, WorkerKind, WorkerPool
@@ -21,13 +21,13 @@ from ratchet.sandbox.worker_pool import CannotWork, Stoppable, WorkerKind, Worke
 Engine = Literal["bubblewrap", "monty"]
 _MOST_WORKERS = 2  # grading runs beside the sampler: more would take its cores
 _BATCH = 8
-_CLOSED = Score(None, "execution", "the pool was closed")
+_CLOSED = MetricScore(None, "execution", "the pool was closed")
 
 
-class _Pool(Protocol):
+class _Grading(Protocol):
     def check(self) -> None: ...
 
-    def score_many(self, pairs: Sequence[tuple[str, str]]) -> list[Score]: ...
+    def score_many(self, pairs: Sequence[tuple[str, str]]) -> list[MetricScore]: ...
 
     def close(self) -> None: ...
 
@@ -35,14 +35,14 @@ class _Pool(Protocol):
 class SandboxPool:
     """Grades with a metric in up to ``workers`` sandboxes, which start when they are first needed."""
 
-    def __init__(self, metric: Metric, limits: MetricLimits, workers: int) -> None:
+    def __init__(self, metric: MetricSource, limits: MetricLimits, workers: int) -> None:
         def start(watch: Callable[[Stoppable], None]) -> MetricProcess:
             try:
                 return MetricProcess(metric, limits, check=False, watch=watch)
             except LoadFailed as error:
-                raise CannotWork(Score(None, "load", str(error))) from None
+                raise CannotWork(MetricScore(None, "load", str(error))) from None
 
-        kind = WorkerKind[tuple[str, str], Score](
+        kind = WorkerKind[tuple[str, str], MetricScore](
             start, closed=_CLOSED, is_failure=lambda score: score.failure is not None, batch=_BATCH, name="metric"
         )
         self._metric, self._limits = metric, limits
@@ -52,7 +52,7 @@ class SandboxPool:
         """Load the metric and look at its function; see ``check_metric``."""
         check_metric(self._metric, self._limits)
 
-    def score_many(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
+    def score_many(self, pairs: Sequence[tuple[str, str]]) -> list[MetricScore]:
         """Scores of (answer, reference) pairs, in their order.
 
         Raises:
@@ -88,11 +88,11 @@ class MetricPool:
         limits: MetricLimits | None = None,
         workers: int | None = None,
     ) -> None:
-        self.metric = Metric(source, name, version)
+        self.metric = MetricSource(source, name, version)
         self._limits = limits or MetricLimits()
         self._workers = workers or min(_MOST_WORKERS, max(1, (os.cpu_count() or 1) - 1))
         self._lock = threading.Lock()  # the race: the first call from two threads
-        self._chosen: tuple[Engine, _Pool] | None = None
+        self._chosen: tuple[Engine, _Grading] | None = None
 
     @property
     def engine(self) -> Engine:
@@ -113,7 +113,7 @@ class MetricPool:
         self.metric.check_length()
         self._choose()[1].check()
 
-    def score(self, answer: str, reference: str) -> Score:
+    def score(self, answer: str, reference: str) -> MetricScore:
         """Grade one answer.
 
         Raises:
@@ -121,7 +121,7 @@ class MetricPool:
         """
         return self.score_many([(answer, reference)])[0]
 
-    def score_many(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
+    def score_many(self, pairs: Sequence[tuple[str, str]]) -> list[MetricScore]:
         """Grade (answer, reference) pairs; return their scores in the same order. Raises like ``score``."""
         return self._choose()[1].score_many(pairs)
 
@@ -129,17 +129,17 @@ class MetricPool:
         """End all processes. Answers under way and later ones fail."""
         with self._lock:
             # Never used: whoever calls later gets a closed pool, which starts no process.
-            unused: tuple[Engine, _Pool] = ("bubblewrap", SandboxPool(self.metric, self._limits, self._workers))
+            unused: tuple[Engine, _Grading] = ("bubblewrap", SandboxPool(self.metric, self._limits, self._workers))
             self._chosen = chosen = self._chosen or unused
         chosen[1].close()
 
-    def _choose(self) -> tuple[Engine, _Pool]:
+    def _choose(self) -> tuple[Engine, _Grading]:
         with self._lock:
             if self._chosen is None:
                 self._chosen = self._first_that_works()
             return self._chosen
 
-    def _first_that_works(self) -> tuple[Engine, _Pool]:
+    def _first_that_works(self) -> tuple[Engine, _Grading]:
         metric_packages()  # a folder that is not there is the setting's fault: no other engine makes up for it
         found = probe()
         if found.ok:

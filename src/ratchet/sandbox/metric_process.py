@@ -10,7 +10,7 @@ from typing import Any
 
 from ratchet.sandbox.channel import Broken
 from ratchet.sandbox.launcher import Limits, Sandbox
-from ratchet.sandbox.metric_score import FAILURE_KINDS, FailureKind, Metric, MetricLimits, Score
+from ratchet.sandbox.metric_score import FAILURE_KINDS, FailureKind, MetricLimits, MetricScore, MetricSource
 from ratchet.sandbox.probe import start_worker
 
 # How much longer than the limit the host waits: the process inside ends what is late by itself, unless it was stopped.
@@ -38,7 +38,12 @@ class MetricProcess:
     """
 
     def __init__(
-        self, metric: Metric, limits: MetricLimits, *, check: bool, watch: Callable[[Sandbox], None] = lambda s: None
+        self,
+        metric: MetricSource,
+        limits: MetricLimits,
+        *,
+        check: bool,
+        watch: Callable[[Sandbox], None] = lambda s: None,
     ) -> None:
         self._metric, self._limits = metric, limits
         self._batch = 0
@@ -52,7 +57,7 @@ class MetricProcess:
             self.kill()
             raise
 
-    def work(self, pairs: Sequence[tuple[str, str]], report: Callable[[Score], None]) -> None:
+    def work(self, pairs: Sequence[tuple[str, str]], report: Callable[[MetricScore], None]) -> None:
         """Grade up to a batch of (answer, reference), and report the scores in their order.
 
         Fewer than all are reported when the process ended or was ended: then ``is_usable`` is False.
@@ -65,10 +70,10 @@ class MetricProcess:
                 reply = self._channel.receive(self._limits.answer_seconds + GRACE_SECONDS)
                 score = _score(reply, self._batch, index)
             except TimeoutError:
-                score = Score(None, "time")
+                score = MetricScore(None, "time")
                 self.is_usable = False
             except Broken as broken:
-                score = Score(None, "execution", f"the metric's process failed: {broken}")
+                score = MetricScore(None, "execution", f"the metric's process failed: {broken}")
                 self.is_usable = False
             report(score)
             if not self.is_usable:
@@ -110,7 +115,7 @@ class MetricProcess:
             raise LoadFailed("it ended the process while loading") from None
 
 
-def _score(reply: dict[str, Any], batch: int, index: int) -> Score:
+def _score(reply: dict[str, Any], batch: int, index: int) -> MetricScore:
     """The score that a reply tells, if it is the one that must come next.
 
     Raises:
@@ -122,15 +127,15 @@ def _score(reply: dict[str, Any], batch: int, index: int) -> Score:
         value = reply["value"]
         if type(value) not in (int, float) or not 0 <= value <= 1:
             raise Broken("a score is no number from 0 to 1")
-        return Score(float(value))
+        return MetricScore(float(value))
     kind = reply.get("failure")
     if reply.keys() != {"batch", "index", "failure", "detail"} or not isinstance(reply["detail"], str):
         raise Broken("a reply is no score")
     known: FailureKind = next((known for known in FAILURE_KINDS if known == kind), "execution")
-    return Score(None, known, reply["detail"][:_DETAIL_CHARACTERS])
+    return MetricScore(None, known, reply["detail"][:_DETAIL_CHARACTERS])
 
 
-def check_metric(metric: Metric, limits: MetricLimits) -> None:
+def check_metric(metric: MetricSource, limits: MetricLimits) -> None:
     """Load a metric under watch and look at its function.
 
     Raises:

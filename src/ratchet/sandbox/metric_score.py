@@ -23,7 +23,7 @@ class MetricLimits:
 
 
 @dataclass(frozen=True)
-class Score:
+class MetricScore:
     """What a metric made of one answer: a ``value`` in 0..1, or a ``failure`` by kind.
 
     ``detail`` says more of a failure and never holds text of the answer or the reference.
@@ -35,7 +35,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Metric:
+class MetricSource:
     """One version of a user's metric: Python that defines ``score(answer, reference)``."""
 
     source: str
@@ -59,12 +59,12 @@ class Metric:
             )
 
 
-def too_long(answer: str, reference: str) -> Score | None:
+def too_long(answer: str, reference: str) -> MetricScore | None:
     """The failure of an answer or a reference that is too long to be graded, None for the others."""
     for what, text, most in (
         ("answer", answer, MOST_ANSWER_CHARACTERS),
         ("reference", reference, MOST_REFERENCE_CHARACTERS),
     ):
         if len(text) > most:
-            return Score(None, "memory", f"the {what} has {len(text):,} characters; the limit is {most:,}")
+            return MetricScore(None, "memory", f"the {what} has {len(text):,} characters; the limit is {most:,}")
     return None

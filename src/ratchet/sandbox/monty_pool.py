@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ratchet.sandbox.metric_score import FailureKind, Metric, MetricLimits, Score, too_long
+from ratchet.sandbox.metric_score import FailureKind, MetricLimits, MetricScore, MetricSource, too_long
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty
@@ -30,7 +30,7 @@ def is_installed() -> bool:
 class MontyPool:
     """Grades with a metric in up to ``workers`` processes of pydantic-monty. Any number of threads may call."""
 
-    def __init__(self, metric: Metric, limits: MetricLimits, workers: int) -> None:
+    def __init__(self, metric: MetricSource, limits: MetricLimits, workers: int) -> None:
         self._metric, self._limits, self._workers = metric, limits, workers
         self._lock = threading.Lock()  # the race: the first call from two threads, and close
         self._monty: Monty | None = None
@@ -44,10 +44,10 @@ class MontyPool:
         """
         self._metric.check_length()
         found = self._in_session("score", {})
-        if isinstance(found, Score):
+        if isinstance(found, MetricScore):
             raise self._metric.refused(f"pydantic-monty cannot load it: {found.detail or found.failure}")
 
-    def score_many(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
+    def score_many(self, pairs: Sequence[tuple[str, str]]) -> list[MetricScore]:
         """Grade (answer, reference) pairs one after the other, each in a fresh session; return their scores."""
         return [too_long(*pair) or self._score(*pair) for pair in pairs]
 
@@ -59,15 +59,15 @@ class MontyPool:
                 self._monty.__exit__(None, None, None)
                 self._monty = None
 
-    def _score(self, answer: str, reference: str) -> Score:
+    def _score(self, answer: str, reference: str) -> MetricScore:
         value = self._in_session("score(answer, reference)", {"answer": answer, "reference": reference})
-        if isinstance(value, Score):
+        if isinstance(value, MetricScore):
             return value
         if type(value) not in (int, float):
-            return Score(None, "result", f"score returned {type(value).__name__}, not a number from 0 to 1")
+            return MetricScore(None, "result", f"score returned {type(value).__name__}, not a number from 0 to 1")
         if not 0 <= value <= 1:
-            return Score(None, "result", "score returned a number that is not from 0 to 1")
-        return Score(float(value))
+            return MetricScore(None, "result", "score returned a number that is not from 0 to 1")
+        return MetricScore(float(value))
 
     def _in_session(self, expression: str, inputs: dict[str, str]) -> Any:
         """Load the metric, evaluate an expression; return its value, or the failure."""
@@ -75,7 +75,7 @@ class MontyPool:
 
         pool = self._opened()
         if pool is None:
-            return Score(None, "execution", "the pool was closed")
+            return MetricScore(None, "execution", "the pool was closed")
         printed = _Counter()
         stage: FailureKind = "load"
         try:
@@ -84,12 +84,12 @@ class MontyPool:
                 stage = "execution"
                 value = session.feed_run(expression, inputs=inputs, print_callback=printed)
         except MontyCrashedError as error:
-            return Score(None, "time" if error.timed_out else "memory")
+            return MetricScore(None, "time" if error.timed_out else "memory")
         except MontyError as error:
             name = type(error.exception()).__name__
             kind = "output" if printed.is_too_much else _KINDS.get(name, stage)
-            return Score(None, kind, name if kind in ("load", "execution") else "")
-        return Score(None, "output") if printed.is_too_much else value
+            return MetricScore(None, kind, name if kind in ("load", "execution") else "")
+        return MetricScore(None, "output") if printed.is_too_much else value
 
     def _session_limits(self) -> Any:
         # One limit for loading and for the answer: a metric that this interpreter can run loads in no time.

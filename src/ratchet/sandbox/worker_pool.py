@@ -38,7 +38,7 @@ class Stoppable(Protocol):
         """End the process. The worker's own thread sees that, and does the rest."""
 
 
-class Worker(Protocol[Job, Result]):
+class PoolWorker(Protocol[Job, Result]):
     """A running process. Used by the thread that started it."""
 
     @property
@@ -73,7 +73,7 @@ class WorkerKind(Generic[Job, Result]):
         name: Of the threads.
     """
 
-    start: Callable[[Callable[[Stoppable], None]], Worker[Job, Result]]
+    start: Callable[[Callable[[Stoppable], None]], PoolWorker[Job, Result]]
     closed: Result
     is_failure: Callable[[Result], bool]
     batch: int
@@ -111,7 +111,7 @@ class WorkerPool(Generic[Job, Result]):
         weakref.finalize(self, self._state.close)
 
 
-class _Waiting(Generic[Job, Result]):
+class _Pending(Generic[Job, Result]):
     """A job that waits for its result."""
 
     def __init__(self, job: Job) -> None:
@@ -126,7 +126,7 @@ class _State(Generic[Job, Result]):
         self.kind, self.size = kind, size
         self._process_id = os.getpid()
         self._changed = threading.Condition()  # the race: callers put jobs in while the threads take them out
-        self._waiting: deque[_Waiting[Job, Result]] = deque()
+        self._waiting: deque[_Pending[Job, Result]] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._running: set[Stoppable] = set()
@@ -135,7 +135,7 @@ class _State(Generic[Job, Result]):
 
     def submit(self, jobs: Sequence[Job]) -> list[Future[Result]]:
         """Queue jobs, starting a thread for each that finds none idle, as far as there may be more."""
-        submitted = [_Waiting[Job, Result](job) for job in jobs]
+        submitted = [_Pending[Job, Result](job) for job in jobs]
         with self._changed:
             for one in submitted:
                 if self._broken:
@@ -152,7 +152,7 @@ class _State(Generic[Job, Result]):
             self._changed.notify(len(jobs))
         return [one.future for one in submitted]
 
-    def take(self) -> list[_Waiting[Job, Result]]:
+    def take(self) -> list[_Pending[Job, Result]]:
         """Wait for jobs and take a batch of them; none when the pool is closed or broken."""
         with self._changed:
             while not self._waiting and not self._is_over():
@@ -221,7 +221,7 @@ class _Driver(Generic[Job, Result]):
 
     def __init__(self, state: _State[Job, Result]) -> None:
         self._state = state
-        self._worker: Worker[Job, Result] | None = None
+        self._worker: PoolWorker[Job, Result] | None = None
         self._started: set[Stoppable] = set()
         self._failed_starts = 0
 
@@ -233,7 +233,7 @@ class _Driver(Generic[Job, Result]):
         finally:
             self._end()
 
-    def _finish(self, jobs: list[_Waiting[Job, Result]]) -> None:
+    def _finish(self, jobs: list[_Pending[Job, Result]]) -> None:
         """Bring every job to its end, whatever happens."""
         left = deque(jobs)
         try:
@@ -249,7 +249,7 @@ class _Driver(Generic[Job, Result]):
             self._end()
             log.exception("the thread of a worker process failed")
 
-    def _finish_some(self, left: deque[_Waiting[Job, Result]]) -> None:
+    def _finish_some(self, left: deque[_Pending[Job, Result]]) -> None:
         """Finish from the left as many as one process can; at least one, unless a start failed."""
         if self._state.is_closed:
             while left:
@@ -273,7 +273,7 @@ class _Driver(Generic[Job, Result]):
         kind = self._state.kind
         return kind.closed if self._state.is_closed and kind.is_failure(result) else result
 
-    def _start(self) -> Worker[Job, Result] | None:
+    def _start(self) -> PoolWorker[Job, Result] | None:
         """Start a process; None for a start that failed, until it was one too many."""
         try:
             worker = self._state.kind.start(self._watch)

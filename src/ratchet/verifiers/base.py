@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
+from ratchet.verifiers.reading import part_to_read
 from ratchet.verifiers.settings import FormatKind, KindSettings
 
 # What became of one completion. Only "graded" speaks of the policy alone; the others are counted apart because
@@ -94,6 +95,40 @@ class Tried(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Building:
+    """What a verifier is built with besides its settings.
+
+    ``prefer_answer_tag``: whether to read inside the only answer tag when there is one. ``function`` is the user's
+    own, for the kind ``python``.
+    """
+
+    prefer_answer_tag: bool = False
+    function: Callable[..., Any] | None = None
+
+
+class PartVerifier:
+    """What verifiers have in common that read one part of an answer and hold no process.
+
+    Args:
+        settings: Say which part.
+        building: Whether the only answer tag within it is preferred; some kinds always do.
+    """
+
+    always_prefers_answer_tag = False
+
+    def __init__(self, settings: KindSettings, building: Building) -> None:
+        self._read = settings.read
+        self._prefer_answer_tag = building.prefer_answer_tag or self.always_prefers_answer_tag
+
+    def part(self, text: str) -> str | None:
+        """The part of an answer that is checked, None if the answer lacks it."""
+        return part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+
+    def close(self) -> None:
+        """Release nothing."""
+
+
 class NoVerifier:
     """Refuses no row, since no answer will be graded against it. Whether a run has a verifier its settings say."""
 
@@ -145,18 +180,6 @@ class Example:
     def prompt(self) -> Prompt:
         """The row as a verifier sees it."""
         return Prompt(1, ({"role": "user", "content": "?"},), self.ground_truth, self.extras)
-
-
-@dataclass(frozen=True)
-class Building:
-    """What a verifier is built with besides its settings.
-
-    ``prefer_answer_tag``: whether to read inside the only answer tag when there is one. ``function`` is the user's
-    own, for the kind ``python``.
-    """
-
-    prefer_answer_tag: bool = False
-    function: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
 from ratchet.verifiers.known_answers import as_given, other_case
-from ratchet.verifiers.reading import part_to_read
 from ratchet.verifiers.settings import KindSettings, Name, kind_setting, setting
 
 
@@ -42,12 +41,11 @@ class ClassificationVerifier(KindSettings):
         return self
 
 
-class Classification:
+class Classification(PartVerifier):
     """Grades 1 for the label of the ground truth, 0 for another label."""
 
     def __init__(self, settings: ClassificationVerifier, building: Building) -> None:
-        self._read = settings.read
-        self._prefer_answer_tag = building.prefer_answer_tag
+        super().__init__(settings, building)
         self._labels = frozenset(_folded(label) for label in settings.labels)
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
@@ -56,15 +54,12 @@ class Classification:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Compare the answer's label with that of the ground truth."""
-        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+        part = self.part(text)
         label = None if part is None else _folded(part)
         if label not in self._labels:
             return Grade(0.0, "unparseable", parts={"label_accuracy": 0.0})
         correctness = float(label == _folded(prompt.ground_truth))
         return Grade(correctness, "graded", parts={"label_accuracy": correctness})
-
-    def close(self) -> None:
-        """Release nothing: there are no processes."""
 
 
 def _folded(text: str) -> str:

@@ -22,9 +22,8 @@ from typing import Any, Literal, NamedTuple
 from ratchet.sandbox.code_run import CodeRunner
 from ratchet.sandbox.code_tests import AssertTests, BadTests, CodeTests, read_tests, same_output
 from ratchet.sandbox.tools import find_tools
-from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
 from ratchet.verifiers.checked_rows import CheckedRows
-from ratchet.verifiers.reading import part_to_read
 from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, kind_setting, setting
 
 _UNPARSEABLE = Grade(correctness=0.0, outcome="unparseable")
@@ -69,12 +68,12 @@ class Program(NamedTuple):
     is_fenced: bool
 
 
-class Code:
+class Code(PartVerifier):
     """Grades with the share of tests passed, or 1 for all of them, as the settings say. Both are among the parts."""
 
     def __init__(self, settings: CodeVerifier, building: Building) -> None:
+        super().__init__(settings, building)
         self._settings = settings
-        self._prefer_answer_tag = building.prefer_answer_tag
         self._runner = CodeRunner(limit_seconds=settings.seconds_per_test, memory_bytes=settings.memory_mb << 20)
         conditions = [settings.seconds_per_test, settings.memory_mb, find_tools().python, version("ratchet-rl")]
         self._checked = CheckedRows("code", conditions)
@@ -114,7 +113,7 @@ class Code:
         Raises:
             SandboxUnavailable: the sandbox did not start.
         """
-        part = part_to_read(text, self._settings.read, prefer_answer_tag=self._prefer_answer_tag)
+        part = self.part(text)
         program = None if part is None else find_program(part)
         if program is None:
             return _UNPARSEABLE
@@ -128,9 +127,6 @@ class Code:
         passed = result.passed_fraction
         parts = {"tests_passed": passed, "all_passed": float(passed == 1)}
         return Grade(correctness=parts[self._settings.metric], outcome="graded", parts=parts)
-
-    def close(self) -> None:
-        """Release nothing: every run has ended its sandbox."""
 
     def _passes_empty(self, tests: CodeTests) -> bool:
         if isinstance(tests, AssertTests):

@@ -11,9 +11,8 @@ from ratchet.errors import InvalidSetting, MetricRefused, SandboxUnavailable
 from ratchet.sandbox.metric_pool import MetricPool
 from ratchet.sandbox.metric_score import MOST_REFERENCE_CHARACTERS, MetricLimits
 from ratchet.sandbox.probe import probe
-from ratchet.verifiers.base import Building, Example, Grade, Kind, Prompt
+from ratchet.verifiers.base import Building, Example, Grade, Kind, PartVerifier, Prompt
 from ratchet.verifiers.known_answers import as_given
-from ratchet.verifiers.reading import part_to_read
 from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, kind_setting, setting
 
 _FAILED = {
@@ -65,7 +64,7 @@ class CustomVerifier(KindSettings):
         return f"Metric {self.metric}" + ("" if self.version is None else f" version {self.version}")
 
 
-class Custom:
+class Custom(PartVerifier):
     """Grades with a metric version. Safe to call from several threads."""
 
     def __init__(self, settings: CustomVerifier, building: Building) -> None:
@@ -76,8 +75,7 @@ class Custom:
                 "verifier.source, Python that defines score(answer, reference).",
                 field="verifier.metric",
             )
-        self._read = settings.read
-        self._prefer_answer_tag = building.prefer_answer_tag
+        super().__init__(settings, building)
         self._limit_seconds = settings.limit_seconds
         self._title = settings.title
         self._pool = MetricPool(
@@ -123,7 +121,7 @@ class Custom:
         Raises:
             SandboxUnavailable: the machine cannot run the metric any more.
         """
-        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+        part = self.part(text)
         if part is None:
             return Grade(correctness=0.0, outcome="unparseable")
         score = self._pool.score(part, prompt.ground_truth)

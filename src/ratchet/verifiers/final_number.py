@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
-from ratchet.verifiers.base import Example, Grade, Kind, KnownAnswers, Prompt
+from ratchet.verifiers.base import Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
 from ratchet.verifiers.known_answers import LAST_VALUE_COUNTS, with_separators, written
-from ratchet.verifiers.reading import part_to_read
-from ratchet.verifiers.settings import KindSettings, Read, kind_setting
+from ratchet.verifiers.settings import KindSettings, kind_setting
 
 _MAX_DIGITS = 40
 _MAX_EXPONENT_DIGITS = 4  # 1e9999 is beyond any answer; Decimal compares it without writing it out
@@ -74,9 +73,8 @@ def last_number(text: str) -> FoundNumber | None:
     return found
 
 
-def numbers_to_compare(text: str, prompt: Prompt, read: Read | None) -> tuple[FoundNumber, FoundNumber] | None:
+def numbers_to_compare(part: str | None, prompt: Prompt) -> tuple[FoundNumber, FoundNumber] | None:
     """The last numbers of an answer's part and of the ground truth, or None if either cannot be read."""
-    part = part_to_read(text, read, prefer_answer_tag=True)
     answered = last_number(part) if part is not None else None
     expected = last_number(prompt.ground_truth)
     if answered is None or answered.value is None or expected is None or expected.value is None:
@@ -84,11 +82,10 @@ def numbers_to_compare(text: str, prompt: Prompt, read: Read | None) -> tuple[Fo
     return answered, expected
 
 
-class FinalNumber:
+class FinalNumber(PartVerifier):
     """Grades 1 when the last number has the expected value, else 0."""
 
-    def __init__(self, settings: FinalNumberVerifier) -> None:
-        self._read = settings.read
+    always_prefers_answer_tag = True
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
         """Refuse a reference without a readable number, or one that is an expression such as 3/4."""
@@ -96,14 +93,11 @@ class FinalNumber:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Compare the last number with the last number of the ground truth."""
-        numbers = numbers_to_compare(text, prompt, self._read)
+        numbers = numbers_to_compare(self.part(text), prompt)
         if numbers is None:
             return Grade(correctness=0.0, outcome="unparseable")
         answered, expected = numbers
         return Grade(correctness=float(answered.value == expected.value), outcome="graded")
-
-    def close(self) -> None:
-        """Release nothing: there are no processes."""
 
 
 def ground_truth_problem(ground_truth: str) -> str | None:
@@ -192,7 +186,7 @@ def known_answers(settings: Any, prompt: Prompt, others: Sequence[str]) -> Known
 
 KIND = Kind(
     settings=FinalNumberVerifier,
-    build=lambda settings, building: FinalNumber(settings),
+    build=FinalNumber,
     metrics={"accuracy": "The last number has the expected value."},
     example=Example(FinalNumberVerifier(), "7", right="so 7.", wrong="8"),
     known_answers=known_answers,

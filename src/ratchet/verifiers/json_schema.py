@@ -11,28 +11,13 @@ characters or 64 levels, and ``unevaluatedProperties`` together with ``patternPr
 import json
 import time
 from collections.abc import Iterable
-from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
-from ratchet.verifiers.json_text import NotJson, read_json
+from ratchet.verifiers.json_text import BadSchema, NotJson, deadline, read_json
 
 _LIMIT_SECONDS = 1.0
 _MAX_CHARACTERS = 100_000
-
-_deadline: ContextVar[float] = ContextVar("deadline")  # in seconds of this thread's processor time
-
-
-class BadSchema(ValueError):
-    """A schema cannot be used. The text completes "... that "; ``detail`` may quote the schema, the text never does."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason)
-        self.detail = detail
-
-
-class OutOfTime(Exception):
-    """A document's check takes too long."""
 
 
 class JsonSchema:
@@ -62,19 +47,11 @@ def all_follow(documents: Iterable[tuple[Any, JsonSchema]]) -> bool:
         OutOfTime: It cannot be told within a second.
         RecursionError: A schema is infinitely recursive.
     """
-    token = _deadline.set(time.thread_time() + _LIMIT_SECONDS)
+    token = deadline.set(time.thread_time() + _LIMIT_SECONDS)
     try:
         return all(schema._accepts(document) for document, schema in documents)
     finally:
-        _deadline.reset(token)
-
-
-def seconds_left() -> float:
-    """Processor time left for the check that this thread is at. Raises OutOfTime when there is none."""
-    left = _deadline.get() - time.thread_time()
-    if left <= 0:
-        raise OutOfTime
-    return left
+        deadline.reset(token)
 
 
 def json_schema(schema: Any) -> JsonSchema:

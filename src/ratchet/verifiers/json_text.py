@@ -9,7 +9,9 @@ or between 1e-400 and the largest double in size, of at most 1,000 characters. A
 
 import json
 import re
+import time
 from collections.abc import Hashable
+from contextvars import ContextVar
 from decimal import Decimal
 from math import isfinite
 from typing import Any, NoReturn
@@ -22,8 +24,31 @@ _SMALLEST_EXPONENT, _LARGEST_EXPONENT = -400, 308
 _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*[A-Za-z0-9_+-]*[ \t]*\r?\n(.*)\n[ \t]*\1", re.DOTALL)
 
 
+deadline: ContextVar[float] = ContextVar("deadline")  # of a check, in seconds of this thread's processor time
+
+
 class NotJson(ValueError):
     """A text is not a JSON document, or one beyond the bounds."""
+
+
+class BadSchema(ValueError):
+    """A schema cannot be used. The text completes "... that "; ``detail`` may quote the schema, the text never does."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.detail = detail
+
+
+class OutOfTime(Exception):
+    """A document's check takes too long."""
+
+
+def seconds_left() -> float:
+    """Processor time left for the check that this thread is at. Raises OutOfTime when there is none."""
+    left = deadline.get() - time.thread_time()
+    if left <= 0:
+        raise OutOfTime
+    return left
 
 
 def read_json(text: str) -> Any:

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Literal, Self
 
-from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
 from ratchet.verifiers.exact_number import read_exact
 from ratchet.verifiers.known_answers import LAST_VALUE_COUNTS, with_separators
 from ratchet.verifiers.math_pool import MathPool
 from ratchet.verifiers.math_reading import read_ground_truth
-from ratchet.verifiers.reading import part_to_read
 from ratchet.verifiers.settings import KindSettings, Read, kind_setting, setting
 
 # What is worth reading in an answer; a longer one is read at its end, where the result stands.
@@ -55,13 +54,12 @@ class MathVerifier(KindSettings):
         return super().resolved(read=read, boxed_data=boxed_data).model_copy(update={"require_boxed": require_boxed})
 
 
-class Math:
+class Math(PartVerifier):
     """Grades 1 when the answer's expression equals the ground truth, else 0."""
 
     def __init__(self, settings: MathVerifier, building: Building) -> None:
-        self._read = settings.read
+        super().__init__(settings, building)
         self._require_boxed = bool(settings.require_boxed)
-        self._prefer_answer_tag = building.prefer_answer_tag
         self._pool = MathPool(limit_seconds=settings.limit_seconds)
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
@@ -78,7 +76,7 @@ class Math:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Compare the answer's expression with the ground truth."""
-        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+        part = self.part(text)
         if part is None:
             return Grade(correctness=0.0, outcome="unparseable")
         finding = self._pool.find(part[-_MAX_CHARACTERS:], prompt.ground_truth, require_boxed=self._require_boxed)

@@ -6,7 +6,7 @@ in the ground truth: 56.0, 056, +56 and 5.6e1 are right and not strict. It is re
 
 from typing import Literal
 
-from ratchet.verifiers.base import Example, Grade, Kind, Prompt
+from ratchet.verifiers.base import Example, Grade, Kind, PartVerifier, Prompt
 from ratchet.verifiers.final_number import ground_truth_problem, known_answers, numbers_to_compare
 from ratchet.verifiers.settings import KindSettings, kind_setting
 
@@ -17,11 +17,10 @@ class MathPairsVerifier(KindSettings):
     kind: Literal["math_pairs"] = kind_setting("math_pairs", "the last number must equal the product of the sums.")
 
 
-class MathPairs:
+class MathPairs(PartVerifier):
     """Grades 1 when the last number has the expected value, else 0."""
 
-    def __init__(self, settings: MathPairsVerifier) -> None:
-        self._read = settings.read
+    always_prefers_answer_tag = True
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
         """Refuse a reference without a readable number."""
@@ -29,7 +28,7 @@ class MathPairs:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Compare the last number with the ground truth, by value and as written."""
-        numbers = numbers_to_compare(text, prompt, self._read)
+        numbers = numbers_to_compare(self.part(text), prompt)
         if numbers is None:
             return Grade(correctness=0.0, outcome="unparseable", parts={"accuracy_strict": 0.0})
         answered, expected = numbers
@@ -37,13 +36,10 @@ class MathPairs:
         is_strict = is_right and answered.written == prompt.ground_truth.strip()
         return Grade(float(is_right), "graded", parts={"accuracy_strict": float(is_strict)})
 
-    def close(self) -> None:
-        """Release nothing: there are no processes."""
-
 
 KIND = Kind(
     settings=MathPairsVerifier,
-    build=lambda settings, building: MathPairs(settings),
+    build=MathPairs,
     metrics={
         "accuracy": "The last number has the expected value.",
         "accuracy_strict": "It is also written exactly as in the reference.",

@@ -17,9 +17,8 @@ from fractions import Fraction
 from math import isfinite
 from typing import Any, Literal
 
-from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
 from ratchet.verifiers.known_answers import with_separators, written
-from ratchet.verifiers.reading import part_to_read
 from ratchet.verifiers.settings import KindSettings, kind_setting, setting
 
 _MAX_CHARACTERS = 1_000  # more digits than any answer; bounds the arithmetic
@@ -55,12 +54,11 @@ class NumericVerifier(KindSettings):
     )
 
 
-class Numeric:
+class Numeric(PartVerifier):
     """Grades 1 when the answer is a number close enough to the expected one, else 0."""
 
     def __init__(self, settings: NumericVerifier, building: Building) -> None:
-        self._read = settings.read
-        self._prefer_answer_tag = building.prefer_answer_tag
+        super().__init__(settings, building)
         self._absolute = Fraction(repr(settings.absolute_tolerance))
         self._relative = Fraction(repr(settings.relative_tolerance))
 
@@ -75,7 +73,7 @@ class Numeric:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Compare the answer's number with the ground truth."""
-        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+        part = self.part(text)
         answered = None if part is None else read_number(part)
         expected = read_number(prompt.ground_truth)
         if answered is None or expected is None:
@@ -83,9 +81,6 @@ class Numeric:
         allowed = max(self._relative * max(abs(answered), abs(expected)), self._absolute)
         correctness = float(abs(answered - expected) <= allowed)
         return Grade(correctness, "graded", parts={"numeric_accuracy": correctness})
-
-    def close(self) -> None:
-        """Release nothing: there are no processes."""
 
 
 def read_number(text: str) -> Fraction | None:

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from ratchet.errors import InvalidSetting
-from ratchet.verifiers.base import Building, Grade, Kind, Prompt
+from ratchet.verifiers.base import Building, Grade, Kind, PartVerifier, Prompt
 from ratchet.verifiers.known_answers import as_given
-from ratchet.verifiers.reading import part_to_read
 from ratchet.verifiers.settings import KindSettings, kind_setting, setting
 
 _UNUSABLE = Grade(correctness=0.0, outcome="failed", failure="result")
@@ -54,7 +53,7 @@ class PythonVerifier(KindSettings):
     source_hash: str = setting("", label="Source hash", help="SHA-256 of the function's source text.")
 
 
-class PythonFunction:
+class PythonFunction(PartVerifier):
     """Grades with ``function(answer, ground_truth)``, or with the prompt as a third argument if it asks for three.
 
     It returns a number in 0..1; True and False are taken as 1 and 0, since a trusted function that says "equal" means
@@ -69,8 +68,7 @@ class PythonFunction:
                 "the run. Give it again with verifier=function.",
                 field="verifier",
             )
-        self._read = settings.read
-        self._prefer_answer_tag = building.prefer_answer_tag
+        super().__init__(settings, building)
         self._function = building.function
         self._takes_prompt = _takes_prompt(building.function)
 
@@ -80,7 +78,7 @@ class PythonFunction:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Call the function and make a grade of what it returns."""
-        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+        part = self.part(text)
         if part is None:
             return Grade(correctness=0.0, outcome="unparseable")
         arguments = (part, prompt.ground_truth, prompt) if self._takes_prompt else (part, prompt.ground_truth)
@@ -92,9 +90,6 @@ class PythonFunction:
             return _rebuilt(returned) or _UNUSABLE
         number = _number(returned)
         return _UNUSABLE if number is None else Grade(correctness=number, outcome="graded")
-
-    def close(self) -> None:
-        """Release nothing: the function is the caller's."""
 
 
 def _takes_prompt(function: Callable[..., Any]) -> bool:

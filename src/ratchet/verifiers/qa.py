@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
 from ratchet.verifiers.known_answers import as_given, other_case, other_ground_truth
-from ratchet.verifiers.reading import part_to_read
 from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, kind_setting, setting
 
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -38,13 +37,12 @@ class QaVerifier(KindSettings):
     )
 
 
-class Qa:
+class Qa(PartVerifier):
     """Grades by exact match or by the share of words in common."""
 
     def __init__(self, settings: QaVerifier, building: Building) -> None:
-        self._read = settings.read
+        super().__init__(settings, building)
         self._metric = settings.metric
-        self._prefer_answer_tag = building.prefer_answer_tag
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
         """Refuse a reference of which nothing is left to compare."""
@@ -54,7 +52,7 @@ class Qa:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Compare the answer's words with those of the ground truth."""
-        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+        part = self.part(text)
         if part is None:
             return _UNPARSEABLE
         answer, truth = normalized(part), normalized(prompt.ground_truth)
@@ -63,9 +61,6 @@ class Qa:
             "token_f1": token_f1(answer.split(), truth.split()),
         }
         return Grade(parts[self._metric], "graded", parts)
-
-    def close(self) -> None:
-        """Release nothing: there are no processes."""
 
 
 def normalized(text: str) -> str:

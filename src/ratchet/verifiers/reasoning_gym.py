@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal
 
-from ratchet.verifiers.base import Example, Grade, Kind, Prompt
+from ratchet.verifiers.base import Example, Grade, Kind, PartVerifier, Prompt
 from ratchet.verifiers.known_answers import as_given
-from ratchet.verifiers.reading import part_to_read
 from ratchet.verifiers.settings import KindSettings, kind_setting
 
 EXTRA = "reasoning_gym"  # the key of a prompt's extras that holds its task and entry
@@ -44,11 +43,10 @@ class ReasoningGymVerifier(KindSettings):
     )
 
 
-class ReasoningGym:
+class ReasoningGym(PartVerifier):
     """Grades with the score that the task of each prompt gives."""
 
-    def __init__(self, settings: ReasoningGymVerifier) -> None:
-        self._read = settings.read
+    always_prefers_answer_tag = True
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
         """Refuse a row that no task made, or whose own solution its task does not take for right."""
@@ -64,7 +62,7 @@ class ReasoningGym:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Let the task score the answer."""
-        part = part_to_read(text, self._read, prefer_answer_tag=True)
+        part = self.part(text)
         answer = None if part is None else part.strip()
         if not answer or len(answer) > _MOST_CHARACTERS:
             return Grade(correctness=0.0, outcome="unparseable")
@@ -72,9 +70,6 @@ class ReasoningGym:
         if score is None:
             return Grade(correctness=0.0, outcome="unparseable")
         return Grade(correctness=score, outcome="graded")
-
-    def close(self) -> None:
-        """Release nothing: there are no processes."""
 
 
 def _score(made: Mapping[str, Any], answer: str) -> float | None:
@@ -97,7 +92,7 @@ def _scorer(task: str) -> Callable[[str, Mapping[str, Any]], float]:
 
 KIND = Kind(
     settings=ReasoningGymVerifier,
-    build=lambda settings, building: ReasoningGym(settings),
+    build=ReasoningGym,
     metrics={"score": "What the task's own scorer gives."},
     example=Example(
         ReasoningGymVerifier(),

@@ -1,7 +1,7 @@
 r"""What ``jsonschema`` leaves open: the check of a schema itself, and keywords that cannot hang.
 
 Patterns are those of ECMA-262 as far as models and people write them (``$`` is the end, ``\d`` and ``\w`` are ASCII)
-and run in the ``regex`` package, which can be given a time limit. Every keyword looks at the clock of ``json_schema``.
+and run in the ``regex`` package, which can be given a time limit. Every keyword looks at the clock.
 """
 
 import re
@@ -18,8 +18,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from ratchet.verifiers.json_schema import BadSchema, OutOfTime, seconds_left
-from ratchet.verifiers.json_text import canonical
+from ratchet.verifiers.json_text import BadSchema, OutOfTime, canonical, seconds_left
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # jsonschema looks up each entry in a list of those evaluated: a quadratic step that no clock interrupts.

@@ -19,11 +19,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ratchet.errors import InvalidSetting
-from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
-from ratchet.verifiers.json_schema import BadSchema, JsonSchema, OutOfTime, json_schema
-from ratchet.verifiers.json_text import NotJson, canonical, read_json_answer
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
+from ratchet.verifiers.json_schema import JsonSchema, json_schema
+from ratchet.verifiers.json_text import BadSchema, NotJson, OutOfTime, canonical, read_json_answer
 from ratchet.verifiers.known_answers import altered, with_keys_reversed
-from ratchet.verifiers.reading import part_to_read
 from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, Name, kind_setting, setting
 
 _NOTHING = {"schema_valid": 0.0, "field_accuracy": 0.0, "json_exact_match": 0.0}
@@ -64,14 +63,13 @@ class StructuredJsonVerifier(KindSettings):
         return self
 
 
-class StructuredJson:
+class StructuredJson(PartVerifier):
     """Grades by the share of right fields, by the schema alone, or by equality of the whole."""
 
     def __init__(self, settings: StructuredJsonVerifier, building: Building) -> None:
-        self._read = settings.read
+        super().__init__(settings, building)
         self._metric = settings.metric
         self._fields = settings.fields
-        self._prefer_answer_tag = building.prefer_answer_tag
         self._schema = None if settings.json_schema is None else _schema_of_settings(settings.json_schema)
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
@@ -89,7 +87,7 @@ class StructuredJson:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Compare the answer's document with the ground truth."""
-        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+        part = self.part(text)
         if part is None:
             return _UNPARSEABLE
         try:
@@ -111,9 +109,6 @@ class StructuredJson:
             "json_exact_match": self._exact_match(answer, truth),
         }
         return Grade(parts[self._metric], "graded", parts)
-
-    def close(self) -> None:
-        """Release nothing: there are no processes."""
 
     def _schema_for(self, prompt: Prompt) -> JsonSchema | None:
         of_row = prompt.extras.get("schema")

@@ -17,13 +17,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, Prompt
-from ratchet.verifiers.json_schema import OutOfTime, all_follow
-from ratchet.verifiers.json_text import canonical
+from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
+from ratchet.verifiers.json_schema import all_follow
+from ratchet.verifiers.json_text import OutOfTime, canonical
 from ratchet.verifiers.known_answers import altered, with_keys_reversed
-from ratchet.verifiers.reading import part_to_read
 from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, kind_setting, setting
-from ratchet.verifiers.tool_calls import BadTools, Call, NotCalls, Tools, read_calls, read_tools
+from ratchet.verifiers.tool_calls import BadTools, CalledTool, NotCalls, Tools, read_calls, read_tools
 
 _NOTHING = {"call_valid": 0.0, "name_match": 0.0, "call_match": 0.0}
 _UNPARSEABLE = Grade(0.0, "unparseable", parts=_NOTHING)
@@ -42,13 +41,12 @@ class ToolCallVerifier(KindSettings):
     )
 
 
-class ToolCall:
+class ToolCall(PartVerifier):
     """Grades by whole calls, by names, or by the tools' schemas alone."""
 
     def __init__(self, settings: ToolCallVerifier, building: Building) -> None:
-        self._read = settings.read
+        super().__init__(settings, building)
         self._metric = settings.metric
-        self._prefer_answer_tag = building.prefer_answer_tag
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
         """Refuse expected calls that cannot be read, or that the row's own tools do not allow; also unusable tools."""
@@ -69,7 +67,7 @@ class ToolCall:
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Compare the answer's calls with the expected ones."""
-        part = part_to_read(text, self._read, prefer_answer_tag=self._prefer_answer_tag)
+        part = self.part(text)
         if part is None:
             return _UNPARSEABLE
         try:
@@ -84,11 +82,8 @@ class ToolCall:
             return Grade(0.0, "failed", failure="execution")
         return Grade(parts[self._metric], "graded", parts)
 
-    def close(self) -> None:
-        """Release nothing: there are no processes."""
 
-
-def _compared(calls: Sequence[Call], expected: Sequence[Call], tools: Tools) -> dict[str, float]:
+def _compared(calls: Sequence[CalledTool], expected: Sequence[CalledTool], tools: Tools) -> dict[str, float]:
     """The metrics of an answer's calls."""
     if any(call.name not in tools for call in calls):
         return _NOTHING
@@ -102,11 +97,11 @@ def _compared(calls: Sequence[Call], expected: Sequence[Call], tools: Tools) -> 
     }
 
 
-def _are_valid(calls: Sequence[Call], tools: Tools) -> bool:
+def _are_valid(calls: Sequence[CalledTool], tools: Tools) -> bool:
     return all_follow((call.arguments, tools[call.name]) for call in calls)
 
 
-def _key(call: Call) -> tuple[str, object]:
+def _key(call: CalledTool) -> tuple[str, object]:
     return call.name, canonical(call.arguments)
 
 

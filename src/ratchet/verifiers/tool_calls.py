@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ratchet.verifiers.json_schema import BadSchema, JsonSchema
-from ratchet.verifiers.json_text import NotJson, read_json, read_json_answer
+from ratchet.verifiers.json_schema import JsonSchema
+from ratchet.verifiers.json_text import BadSchema, NotJson, read_json, read_json_answer
 
 _MAX_CALLS = 128
 _TAG = re.compile(r"</?tool_call>")
@@ -30,7 +30,7 @@ class BadTools(ValueError):
     """A row's tools cannot be used. The text completes "the tools ..." and quotes nothing."""
 
 
-class Call(NamedTuple):
+class CalledTool(NamedTuple):
     """One call: the name of the tool and its arguments as ``read_json`` returns them."""
 
     name: str
@@ -40,7 +40,7 @@ class Call(NamedTuple):
 Tools = Mapping[str, JsonSchema]
 
 
-def read_calls(text: str) -> list[Call]:
+def read_calls(text: str) -> list[CalledTool]:
     """The calls of a text in order, at least one.
 
     Raises:
@@ -104,7 +104,7 @@ def _schema(parameters: Any) -> JsonSchema:
     return JsonSchema({key: value for key, value in parameters.items() if key != "$schema"})
 
 
-def _tagged(text: str) -> list[Call]:
+def _tagged(text: str) -> list[CalledTool]:
     """The calls between tags; text around them does not count."""
     calls, opened = [], None
     for tag in _TAG.finditer(text):
@@ -119,7 +119,7 @@ def _tagged(text: str) -> list[Call]:
     return calls
 
 
-def _calls(document: Any) -> list[Call]:
+def _calls(document: Any) -> list[CalledTool]:
     """The calls of a whole document."""
     if isinstance(document, dict) and "tool_calls" in document:
         if not isinstance(document["tool_calls"], list) or "name" in document or "function" in document:
@@ -128,7 +128,7 @@ def _calls(document: Any) -> list[Call]:
     return [_call(entry) for entry in document] if isinstance(document, list) else [_call(document)]
 
 
-def _call(entry: Any) -> Call:
+def _call(entry: Any) -> CalledTool:
     """The call that one object stands for."""
     if not isinstance(entry, dict):
         raise NotCalls("not an object")
@@ -143,4 +143,4 @@ def _call(entry: Any) -> Call:
         arguments = read_json(arguments)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise NotCalls("no name, or arguments that are no object")
-    return Call(name, arguments)
+    return CalledTool(name, arguments)
