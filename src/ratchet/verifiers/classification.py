@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
-from ratchet.verifiers.known_answers import as_given, other_case
+from ratchet.verifiers.known_texts import as_given, other_case
 from ratchet.verifiers.settings import KindSettings, Name, kind_setting, setting
 
 

@@ -12,7 +12,7 @@ from ratchet.sandbox.metric_pool import MetricPool
 from ratchet.sandbox.metric_score import MOST_REFERENCE_CHARACTERS, MetricLimits
 from ratchet.sandbox.probe import probe
 from ratchet.verifiers.base import Building, Example, Grade, Kind, PartVerifier, Prompt
-from ratchet.verifiers.known_answers import as_given
+from ratchet.verifiers.known_texts import as_given
 from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, kind_setting, setting
 
 _FAILED = {

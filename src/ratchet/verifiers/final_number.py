@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 from ratchet.verifiers.base import Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
-from ratchet.verifiers.known_answers import LAST_VALUE_COUNTS, with_separators, written
+from ratchet.verifiers.known_texts import LAST_VALUE_COUNTS, with_separators, written
 from ratchet.verifiers.settings import KindSettings, kind_setting
 
 _MAX_DIGITS = 40

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
 from ratchet.verifiers.exact_number import read_exact
-from ratchet.verifiers.known_answers import LAST_VALUE_COUNTS, with_separators
+from ratchet.verifiers.known_texts import LAST_VALUE_COUNTS, with_separators
 from ratchet.verifiers.math_pool import MathPool
 from ratchet.verifiers.math_reading import read_ground_truth
 from ratchet.verifiers.settings import KindSettings, Read, kind_setting, setting

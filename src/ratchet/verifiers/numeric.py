@@ -18,7 +18,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
-from ratchet.verifiers.known_answers import with_separators, written
+from ratchet.verifiers.known_texts import with_separators, written
 from ratchet.verifiers.settings import KindSettings, kind_setting, setting
 
 _MAX_CHARACTERS = 1_000  # more digits than any answer; bounds the arithmetic

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ratchet.errors import InvalidSetting
 from ratchet.verifiers.base import Building, Grade, Kind, PartVerifier, Prompt
-from ratchet.verifiers.known_answers import as_given
+from ratchet.verifiers.known_texts import as_given
 from ratchet.verifiers.settings import KindSettings, kind_setting, setting
 
 _UNUSABLE = Grade(correctness=0.0, outcome="failed", failure="result")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
-from ratchet.verifiers.known_answers import as_given, other_case, other_ground_truth
+from ratchet.verifiers.known_texts import as_given, other_case, other_ground_truth
 from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, kind_setting, setting
 
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)

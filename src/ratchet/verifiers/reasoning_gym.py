@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Literal
 
 from ratchet.verifiers.base import Example, Grade, Kind, PartVerifier, Prompt
-from ratchet.verifiers.known_answers import as_given
+from ratchet.verifiers.known_texts import as_given
 from ratchet.verifiers.settings import KindSettings, kind_setting
 
 EXTRA = "reasoning_gym"  # the key of a prompt's extras that holds its task and entry

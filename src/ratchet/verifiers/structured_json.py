@@ -22,7 +22,7 @@ from ratchet.errors import InvalidSetting
 from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
 from ratchet.verifiers.json_schema import JsonSchema, json_schema
 from ratchet.verifiers.json_text import BadSchema, NotJson, OutOfTime, canonical, read_json_answer
-from ratchet.verifiers.known_answers import altered, with_keys_reversed
+from ratchet.verifiers.known_texts import altered, with_keys_reversed
 from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, Name, kind_setting, setting
 
 _NOTHING = {"schema_valid": 0.0, "field_accuracy": 0.0, "json_exact_match": 0.0}

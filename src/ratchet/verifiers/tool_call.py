@@ -20,7 +20,7 @@ from typing import Any, Literal
 from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
 from ratchet.verifiers.json_schema import all_follow
 from ratchet.verifiers.json_text import OutOfTime, canonical
-from ratchet.verifiers.known_answers import altered, with_keys_reversed
+from ratchet.verifiers.known_texts import altered, with_keys_reversed
 from ratchet.verifiers.settings import METRIC_LABEL, KindSettings, kind_setting, setting
 from ratchet.verifiers.tool_calls import BadTools, CalledTool, NotCalls, Tools, read_calls, read_tools
 
