@@ -56,7 +56,7 @@ def test_an_archived_version_is_refused_for_new_runs(source):
     assert user_metrics.for_run("exact", None).version == 2
     user_metrics.archive("exact@2")
     assert user_metrics.for_run("exact", None).version == 1
-    with pytest.raises(Conflict, match="Version 2 of metric exact is archived, so no new run takes it"):
+    with pytest.raises(Conflict, match="Version 2 of metric exact is archived and cannot be used in new runs"):
         user_metrics.for_run("exact", 2)
     user_metrics.archive("exact")
     with pytest.raises(Conflict, match="is archived"):
@@ -75,7 +75,7 @@ def test_a_run_is_saved_with_version_and_source(source):
     newest = user_metrics.with_source(custom(metric="exact")).verifier
     assert (newest.version, newest.source) == (2, RAISES)
     user_metrics.archive("exact@2")
-    with pytest.raises(Conflict, match="is archived, so no new run takes it"):
+    with pytest.raises(Conflict, match="is archived and cannot be used in new runs"):
         user_metrics.with_source(custom(metric="exact", version=2, source=RAISES))
     first = user_metrics.with_source(custom(metric="exact")).verifier
     assert (first.version, first.source) == (1, GOOD)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ratchet.service.runs.start_checks import check_run
     from ratchet.service.runs.trials import Trial, changed_since, find_trial, run_trial, since_trial
     from ratchet.service.verification.report_gate import (
-        Ask,
+        AskToConfirm,
         Consent,
         Report,
         confirm,
@@ -34,7 +34,7 @@ _MODULES = {
     "runs.start_checks": ("check_run",),
     "runs.trials": ("Trial", "changed_since", "find_trial", "run_trial", "since_trial"),
     "verification.report_gate": (
-        "Ask",
+        "AskToConfirm",
         "Consent",
         "Report",
         "confirm",
@@ -47,7 +47,7 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "Ask",
+    "AskToConfirm",
     "Consent",
     "Launch",
     "ListedRun",

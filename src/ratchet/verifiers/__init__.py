@@ -1,25 +1,29 @@
 """Verifiers: functions from an answer to a Grade. ``make_verifier`` builds the one that the settings describe.
 
-Importing it loads neither sympy nor jsonschema nor torch, and the kinds themselves only when one of these names is
-used: the processes that compare expressions start sooner without them.
+Importing it loads neither sympy nor jsonschema nor torch. A name's module is imported when the name is first used: the
+processes that compare expressions start sooner without the kinds.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ratchet.verifiers.table import KINDS as KINDS
-    from ratchet.verifiers.table import Shaping as Shaping
-    from ratchet.verifiers.table import Tried as Tried
-    from ratchet.verifiers.table import Verifier as Verifier
-    from ratchet.verifiers.table import VerifierSettings as VerifierSettings
-    from ratchet.verifiers.table import compile_pattern as compile_pattern
-    from ratchet.verifiers.table import correctness_part as correctness_part
-    from ratchet.verifiers.table import earns_format as earns_format
-    from ratchet.verifiers.table import identity as identity
-    from ratchet.verifiers.table import known_answers as known_answers
-    from ratchet.verifiers.table import length_factor as length_factor
-    from ratchet.verifiers.table import make_verifier as make_verifier
-    from ratchet.verifiers.table import takes_function as takes_function
+    from ratchet.verifiers.base import Tried, Verifier
+    from ratchet.verifiers.composite import correctness_part
+    from ratchet.verifiers.format import compile_pattern, earns_format
+    from ratchet.verifiers.python_function import identity
+    from ratchet.verifiers.reward import Shaping, length_factor
+    from ratchet.verifiers.table import KINDS, VerifierSettings, known_answers, make_verifier, takes_function
+
+_MODULES = {
+    "base": ("Tried", "Verifier"),
+    "composite": ("correctness_part",),
+    "format": ("compile_pattern", "earns_format"),
+    "python_function": ("identity",),
+    "reward": ("Shaping", "length_factor"),
+    "table": ("KINDS", "VerifierSettings", "known_answers", "make_verifier", "takes_function"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "KINDS",
@@ -39,8 +43,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'ratchet.verifiers' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module("ratchet.verifiers.table"), name)
+    if name in _HOMES:
+        return getattr(import_module(f"ratchet.verifiers.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'ratchet.verifiers' has no attribute {name!r}")

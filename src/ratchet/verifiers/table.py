@@ -1,33 +1,15 @@
-"""Every kind of verifier, what is made by kind, and what else the package offers."""
+"""Every kind of verifier by its name, and what is made by kind."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import InvalidSetting
 from ratchet.verifiers import composite
-from ratchet.verifiers.base import Building, KnownAnswers, Prompt, Tried, Verifier
-from ratchet.verifiers.composite import CompositeVerifier, correctness_part
-from ratchet.verifiers.format import compile_pattern, earns_format
+from ratchet.verifiers.base import Building, KnownAnswers, Prompt, Verifier
+from ratchet.verifiers.composite import CompositeVerifier
 from ratchet.verifiers.kinds import PLAIN_KINDS, settings_of
-from ratchet.verifiers.python_function import PythonVerifier, identity
-from ratchet.verifiers.reward import Shaping, length_factor
+from ratchet.verifiers.python_function import PythonVerifier
 from ratchet.verifiers.settings import KindSettings
-
-__all__ = [
-    "KINDS",
-    "Shaping",
-    "Tried",
-    "Verifier",
-    "VerifierSettings",
-    "compile_pattern",
-    "correctness_part",
-    "earns_format",
-    "identity",
-    "known_answers",
-    "length_factor",
-    "make_verifier",
-    "takes_function",
-]
 
 KINDS = {**PLAIN_KINDS, composite.KIND.name: composite.KIND}
 

@@ -12,7 +12,7 @@ from ratchet.service.runs.derived_runs import laid_over
 from ratchet.service.runs.registry import find_run
 from ratchet.service.runs.start_checks import prepared_run
 from ratchet.service.runs.storage_paths import anchored, settings_of
-from ratchet.service.verification.report_gate import Ask, confirmed
+from ratchet.service.verification.report_gate import AskToConfirm, confirmed
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Source:
 
 def source_of_settings(
     config: RunConfig,
-    ask: Ask | None,
+    ask: AskToConfirm | None,
     on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
 ) -> Source:
     """Check settings as a run's are and have the report of their verifier confirmed. Starts nothing.
@@ -49,7 +49,7 @@ def source_of_run(
     changes: Mapping[str, str],
     *,
     from_adapter: bool,
-    ask: Ask | None = None,
+    ask: AskToConfirm | None = None,
     on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
 ) -> Source:
     """Settings of a run, with changes.

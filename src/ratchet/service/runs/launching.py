@@ -12,7 +12,7 @@ from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs.registry import Origin, bring_up_to_date, new_run, open_store
 from ratchet.service.runs.scheduling import Queued, refuse_function, take_inline, waiting
 from ratchet.service.runs.start_checks import prepared_run
-from ratchet.service.verification.report_gate import Ask, confirmed, state
+from ratchet.service.verification.report_gate import AskToConfirm, confirmed, state
 
 if TYPE_CHECKING:
     from ratchet.engine.prepare import Prepared
@@ -41,7 +41,7 @@ def create_and_train(  # noqa: PLR0913 - the door for every surface: each gives 
     function: Callable[..., Any] | None = None,
     watch: "Watch | None" = None,
     against: Sequence[Path] = (),
-    ask: Ask | None = None,
+    ask: AskToConfirm | None = None,
     on_launch: Callable[[Launch], None] = lambda launch: None,
     origin: Origin | None = None,
 ) -> RunResult:
@@ -84,7 +84,7 @@ def create_and_queue(
     out: Path | None = None,
     *,
     against: Sequence[Path] = (),
-    ask: Ask | None = None,
+    ask: AskToConfirm | None = None,
     on_launch: Callable[[Launch], None] = lambda launch: None,
     on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
     origin: Origin | None = None,
@@ -112,7 +112,7 @@ class _Asked:
     out: Path | None
     function: Callable[..., Any] | None
     against: Sequence[Path]
-    ask: Ask | None
+    ask: AskToConfirm | None
     is_kept: bool
     origin: Origin | None
 

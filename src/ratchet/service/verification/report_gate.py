@@ -1,9 +1,10 @@
 """Verifier report cards and the inspection gate: a full run starts once somebody has read what its verifier does.
 
 A report is made by the engine, stored here under its key, and confirmed by a person or a caller in whose name a surface
-speaks. Resuming never asks: the run that is gone on with was confirmed when it started.
+speaks. Resuming never asks: the run that it continues was confirmed when it started.
 """
 
+import gc
 import getpass
 import html
 import os
@@ -30,7 +31,7 @@ OnProgress = Callable[[str, int, int], None]
 _LEAST_WORDS = 3
 _REMEDY = (
     "Read one and confirm it: ratchet inspect CONFIG --confirm (in Python: ratchet.inspect and "
-    "ratchet.confirm_report), or say with --inspected (inspected=True) that you have read it."
+    "ratchet.confirm_report), or pass --inspected (inspected=True) if you have read it."
 )
 
 
@@ -63,7 +64,7 @@ class Consent:
 
 
 # Shown a report; returns whether and how it was confirmed, None if it was not.
-Ask = Callable[[Report], Consent | None]
+AskToConfirm = Callable[[Report], Consent | None]
 
 
 def inspect(
@@ -83,13 +84,12 @@ def inspect(
     """
     if config.objective != "rl":
         raise InvalidSetting(
-            f"Objective is {config.objective}, which learns from given answers: it needs no report of its verifier. "
-            "Choose Objective rl to make one.",
+            f"Objective is {config.objective}, which needs no verifier report. Choose Objective rl to make one.",
             "objective",
         )
     prepared = prepared_run(config, function=function)
     try:
-        return (None if anew else _stored(prepared)) or _made(prepared, on_progress)
+        return (None if anew else _stored_report(prepared)) or _make_report(prepared, on_progress)
     finally:
         prepared.close()
 
@@ -128,12 +128,12 @@ def confirm(report: Report, consent: Consent, *, by: str | None = None) -> Confi
         )
     if report.card.refusal and not override:
         raise Conflict(
-            f"The report refuses this run. {report.card.refusal} To start it all the same, give a reason: "
+            f"The report refuses this run. {report.card.refusal} To start it anyway, give a reason: "
             '--override-report "..." (override="..." in Python).'
         )
     folder = ReportFolder(report.key)
     if folder.card() != report.card:
-        raise Conflict("Another report was made since this one was shown. Read it: ratchet inspect CONFIG.")
+        raise Conflict("A newer report replaced the one you were shown. Read it: ratchet inspect CONFIG.")
     confirmation = Confirmation(
         key=report.key,
         by=by or user_name(),
@@ -146,7 +146,7 @@ def confirm(report: Report, consent: Consent, *, by: str | None = None) -> Confi
     return confirmation
 
 
-def confirmed(prepared: "Prepared", ask: Ask | None, on_progress: OnProgress) -> Confirmation:
+def confirmed(prepared: "Prepared", ask: AskToConfirm | None, on_progress: OnProgress) -> Confirmation:
     """The confirmation that lets a run start, asking for one where there is none.
 
     Args:
@@ -160,22 +160,22 @@ def confirmed(prepared: "Prepared", ask: Ask | None, on_progress: OnProgress) ->
     from ratchet.engine.report_identity import made_with
 
     made = made_with(prepared)
-    if found := _found(made, prepared.config):
+    if found := _confirmation_for(made, prepared.config):
         return found
     if ask is None:
         raise Conflict(f"This run's verifier has no confirmed report for its data, model and prompt. {_REMEDY}")
-    report = _stored(prepared) or _made(prepared, on_progress)
+    report = _stored_report(prepared) or _make_report(prepared, on_progress)
     consent = ask(report)
     if consent is None:
-        raise Conflict(f"The run was not started, since its report was not confirmed. It is kept in {report.folder}.")
+        raise Conflict(f"The run was not started: its report was not confirmed. The report is in {report.folder}.")
     return confirm(report, consent)
 
 
-def _found(made: MadeWith, config: RunConfig) -> Confirmation | None:
+def _confirmation_for(made: MadeWith, config: RunConfig) -> Confirmation | None:
     """The confirmation that a run may start with, None where there is none.
 
     It is of the run's own report, or of one for the same verifier, data, base model and prompt: that of the base model
-    alone, or the one that the run had whose adapter is gone on from. What a report holds for stays what it was.
+    alone, or the one of the run whose adapter this one continues from. What a report holds for stays what it was.
     """
     from ratchet.engine.report_identity import report_key, set_up_key
 
@@ -212,9 +212,9 @@ def user_name() -> str:
 
 
 def described(confirmation: Confirmation) -> str:
-    """Return in words who confirmed a report, when and how."""
+    """Who confirmed a report, when and how, in words."""
     if confirmation.how == "shipped":
-        return "confirmed; this preset ships with its report read"
+        return "confirmed; this preset ships with a confirmed report"
     how = {"flag": "--inspected or --confirm", "terminal": "asked here", "python": "from Python", "api": "by the API"}
     reason = " although it refuses the run, with a reason" if confirmation.override else ""
     at = confirmation.at[:16].replace("T", " ")
@@ -222,7 +222,7 @@ def described(confirmation: Confirmation) -> str:
 
 
 def state(confirmation: Confirmation, config: RunConfig) -> str:
-    """Return in words what is known of a run's report, also where it was sampled otherwise than the run will be."""
+    """What is known of a run's report, in words, also where it was sampled otherwise than the run will be."""
     card = ReportFolder(confirmation.key).card()
     made = {} if card is None else card.made_with.model_dump()
     others = [
@@ -236,7 +236,7 @@ def state(confirmation: Confirmation, config: RunConfig) -> str:
     return words
 
 
-def _stored(prepared: "Prepared") -> Report | None:
+def _stored_report(prepared: "Prepared") -> Report | None:
     """The report of a run that is there already, None where there is none or it was sampled otherwise."""
     from ratchet.engine.report_identity import made_with, report_key
 
@@ -247,9 +247,7 @@ def _stored(prepared: "Prepared") -> Report | None:
     return find_report(card.key)
 
 
-def _made(prepared: "Prepared", on_progress: OnProgress) -> Report:
-    import gc
-
+def _make_report(prepared: "Prepared", on_progress: OnProgress) -> Report:
     from ratchet.engine.report_sampling import make_report
     from ratchet.service.reports.report_page import page
 

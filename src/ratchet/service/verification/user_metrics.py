@@ -14,6 +14,7 @@ from ratchet.datasets.readers import BadRow, table
 from ratchet.datasets.rows import converted
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, MetricRefused, NotFound
 from ratchet.run.records import Outcome
+from ratchet.sandbox.metric_pool import MetricPool
 from ratchet.sandbox.metric_score import MOST_SOURCE_CHARACTERS
 from ratchet.service.data.version_names import checked_name, named_version, parsed_reference
 
@@ -42,7 +43,6 @@ def add(file: Path, name: str) -> "StoredMetric":
         MetricRefused: the source is too long, or no metric.
         SandboxUnavailable: this machine cannot run metrics.
     """
-    from ratchet.sandbox.metric_pool import MetricPool
     from ratchet.store import Database, MetricStore
 
     checked_name(name)
@@ -62,7 +62,7 @@ def list_metrics() -> "list[StoredMetric]":
 
 
 def show(reference: str, version: int | None = None) -> "StoredMetric":
-    """Return NAME@VERSION; of NAME alone the newest active version, or the newest where all are archived.
+    """NAME@VERSION; of NAME alone the newest active version, or the newest where all are archived.
 
     Raises:
         NotFound: there is no such version.
@@ -96,8 +96,8 @@ def for_run(name: str, version: int | None) -> "StoredMetric":
     found = show(name, version)
     if not found.is_active:
         raise Conflict(
-            f"Version {found.version} of metric {found.name} is archived, so no new run takes it. Choose an active "
-            "version (ratchet metric list), or add another source: the same one stays archived."
+            f"Version {found.version} of metric {found.name} is archived and cannot be used in new runs. Choose an "
+            "active version (ratchet metric list), or add a different source: the same one stays archived."
         )
     return found
 
@@ -160,8 +160,6 @@ def try_out(file: Path, rows: Path) -> list[TriedRow]:
         MetricRefused: the source is too long, or no metric.
         SandboxUnavailable: this machine cannot run metrics.
     """
-    from ratchet.sandbox.metric_pool import MetricPool
-
     if not rows.is_file():
         raise IncompatibleData(f"There is no file {rows} with rows to try the metric on.")
     source = source_of(file)
