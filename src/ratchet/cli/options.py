@@ -148,7 +148,7 @@ def _setting_options(further_names: Mapping[str, str]) -> list[_SettingOption]:
         }
         default = f" [default: {defaults.pop()}]" if len(defaults) == 1 else ""
         destination = key.replace(".", "__")
-        text = f"{fields[0].description}{default}"
+        text = " ".join(dict.fromkeys(str(field.description) for field in fields)) + default
         options.append(_SettingOption([destination, *names], key, help=text, metavar="VALUE", type=str))
     return options
 
