@@ -2,7 +2,7 @@
 
     64 answers   to training prompts, asked and sampled as in the run, graded by the run's own verifier and reward
     192 more     where all 64 score alike
-    probes       answers whose correct verdict is known (``verifiers/probes.py``)
+    probes       answers whose correct verdict is known (``readiness/probes.py``)
 
 Writes nothing: the service stores, shows and confirms the card. Left out on purpose: nothing is learned, validation
 and held-out prompts are not looked at, and the draws are none of the run's own.

@@ -2,8 +2,8 @@
 
 Some must fail: nothing, the prompt again, every guess at once, the ground truth in a sentence that denies it, a wrong
 answer however often. Others must pass: the right answer, also where it is written a little differently in ways that
-the kind ignores by its definition. What a kind leaves open is not tried. Which answers are right is in
-``probe_answers``; here they are put where the run's verifier reads them, graded and counted.
+the kind ignores by its definition. What a kind leaves open is not tried. Each kind's own file says which answers are
+right; here they are put where the run's verifier reads them, graded and counted.
 """
 
 from collections.abc import Callable, Iterator, Sequence
