@@ -29,6 +29,8 @@ _MOST_FAILED_STARTS = 3
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+JobIn = TypeVar("JobIn", contravariant=True)
+ResultOut = TypeVar("ResultOut", covariant=True)
 
 
 class Stoppable(Protocol):
@@ -38,14 +40,14 @@ class Stoppable(Protocol):
         """End the process. The worker's own thread sees that, and does the rest."""
 
 
-class PoolWorker(Protocol[Job, Result]):
+class PoolWorker(Protocol[JobIn, ResultOut]):
     """A running process. Used by the thread that started it."""
 
     @property
     def is_usable(self) -> bool:
         """Whether it can be given the next job."""
 
-    def work(self, jobs: Sequence[Job], report: Callable[[Result], None]) -> None:
+    def work(self, jobs: Sequence[JobIn], report: Callable[[ResultOut], None]) -> None:
         """Report the results of jobs in their order; of fewer than all, at least one, when it is no longer usable."""
 
     def kill(self) -> None:
