@@ -45,6 +45,7 @@ from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.sampler.transformers_batch import TransformersBatches
 from ratchet.engine.update import update
 from ratchet.files import models_home
+from ratchet.run.events import Event, RoundDone
 from ratchet.run.records import Completion, Group
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs import demo_presets
@@ -199,13 +200,13 @@ def demo(machine: Machine) -> dict[str, Any]:
     prepared = prepare(build(settings, changes))
     rounds: list[float] = []
 
-    def on_event(event: dict[str, Any]) -> None:
-        if event["event"] == "round" and event["record"]["round"]:
-            rounds.append(event["record"]["seconds"]["total"])
+    def on_event(event: Event) -> None:
+        if isinstance(event, RoundDone) and event.record.round:
+            rounds.append(event.record.seconds.total)
 
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder.create(prepared.config, Path(place) / "run")
-        result = worker.run(folder, prepared=prepared, watch=worker.Watch(on_event=on_event))
+        result = worker.run(folder, prepared=prepared, listeners=[worker.Listener(on_event=on_event)])
     return {
         "ending": result.ending,
         "rounds": result.rounds_done,

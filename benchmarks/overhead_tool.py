@@ -17,6 +17,7 @@ from channel import Channel
 from ratchet import worker
 from ratchet.config.config_text import build
 from ratchet.engine.prepare import prepare
+from ratchet.run.events import Event, RoundDone
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs import demo_presets
 
@@ -29,9 +30,9 @@ def main() -> None:
     prepared = prepare(build(demo, {name: str(value) for name, value in changes.items()}))
     marks: list[tuple[float, dict[str, Any]]] = []
 
-    def on_event(event: dict[str, Any]) -> None:
-        if event["event"] == "round":
-            marks.append((time.perf_counter(), event["record"]))
+    def on_event(event: Event) -> None:
+        if isinstance(event, RoundDone):
+            marks.append((time.perf_counter(), event.record))
 
     channel.ready()
     clock = channel.wait_for_go()
@@ -39,15 +40,15 @@ def main() -> None:
         # Converted models were found by now. The user's index of runs is no place for this one.
         os.environ["RATCHET_HOME"] = place
         folder = RunFolder.create(prepared.config, Path(place) / "run")
-        result = worker.run(folder, prepared=prepared, watch=worker.Watch(on_event=on_event))
+        result = worker.run(folder, prepared=prepared, listeners=[worker.Listener(on_event=on_event)])
         written = sum(path.stat().st_size for path in folder.path.rglob("*") if path.is_file())
     _, busy_cores = clock.read()
     if result.rounds_done != order["rounds"]:
         raise RuntimeError(f"the run ended after {result.rounds_done} rounds: {result.ending}")
     rounds = []
     for (before, _), (after, record) in pairwise(marks):
-        seconds = record["seconds"]
-        inside = {part: seconds[part] for part in ("sampling", "grading", "update", "validation")}
+        seconds = record.seconds
+        inside = {part: getattr(seconds, part) for part in ("sampling", "grading", "update", "validation")}
         rounds.append({"seconds": after - before, **inside})
     channel.report(rounds=rounds, busy_cores=busy_cores, folder_bytes=written)
 

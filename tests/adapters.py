@@ -13,6 +13,7 @@ import ratchet
 from ratchet.files import write_atomically
 from ratchet.models.adapter_files import ADAPTER_CONFIG, weights_sha256
 from ratchet.models.model_files import locate
+from ratchet.run.events import RunEnded, RunStarted
 from ratchet.run.run_folder import RunFolder
 
 TINY = Path(ratchet.__file__).parent / "assets" / "tiny"
@@ -70,11 +71,11 @@ def finished_run(config, path, adapter, ending="all_rounds", status="completed",
     folder = RunFolder.create(config, path)
     fixed = {"model_identity": locate(config.model).identity}
     folder.write_run({**folder.read_run(), "fixed": fixed, **record})
-    folder.append_event("started", run=folder.run_id, resumed=False)
+    folder.append_event(RunStarted(run=folder.run_id, resumed=False))
     folder.adapter_path.mkdir()
     for file in Path(adapter).iterdir():
         if file.suffix != ".md":
             write_atomically(folder.adapter_path / file.name, file.read_bytes())
     end = {"status": status, "ending": ending, "message": "Ended.", "best_round": 2, "best_accuracy": 0.5}
-    folder.append_event("ended", **end, adapter_sha256=weights_sha256(folder.adapter_path))
+    folder.append_event(RunEnded(**end, adapter_sha256=weights_sha256(folder.adapter_path)))
     return folder

@@ -20,7 +20,9 @@ from ratchet.files import ratchet_home, write_atomically
 from ratchet.models.adapter_files import weights_sha256
 from ratchet.models.model_files import locate
 from ratchet.run.end_stalled_run import close_from_outside
-from ratchet.run.records import AT_WORK, RoundRecord, Seconds, Validation
+from ratchet.run.endings import AT_WORK
+from ratchet.run.events import Answered, Planned, RoundDone, RunEnded, RunStarted, Scored
+from ratchet.run.records import RoundRecord, Seconds, Validation
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.evaluations import benchmarks
 from ratchet.service.jobs.conductor import Conductor, find_job, list_jobs, resume_job, stop_job
@@ -130,7 +132,7 @@ class Stage:
         if run is None:
             return None
         folder = RunFolder(run.folder)
-        folder.append_event("started", run=run.id, resumed=False)
+        folder.append_event(RunStarted(run=run.id, resumed=False))
         return ingest(self.store, run, folder)
 
     def finish(self, run):
@@ -183,7 +185,7 @@ class Stage:
     def _evaluate(self, folder, step, end):
         files = EvaluationFiles(folder)
         spec = files.spec()
-        folder.append_event("planned", rounds=spec.questions)
+        folder.append_event(Planned(rounds=spec.questions))
         if end != "done":
             _closed(folder, *ENDS[end][:2])
             return
@@ -196,10 +198,10 @@ class Stage:
             for place, prompt in enumerate(asked)
         ]
         files.write_part(1, results)
-        folder.append_event("answered", done=len(results), of=spec.questions, seconds=1.0)
+        folder.append_event(Answered(done=len(results), of=spec.questions, seconds=1.0))
         scores = scores_of(results, spec.score_columns, seconds=1.0, cost=None)
         files.write_scores(scores)
-        folder.append_event("scored", scores=scores.model_dump(mode="json"))
+        folder.append_event(Scored(scores=scores.model_dump(mode="json")))
         shutil.rmtree(folder.start_path, ignore_errors=True)
         _closed(folder, "completed", "all_rounds")
 
@@ -220,10 +222,10 @@ class Stage:
         record = folder.read_run()
         model = locate(folder.read_config().model).identity
         folder.write_run({**record, "fixed": {"model_identity": model, "device": "cpu"}})
-        folder.append_event("planned", rounds=1, prompts=8)
+        folder.append_event(Planned(rounds=1, prompts=8))
         validation = Validation(prompts=4, accuracy=0.5, reward=0.0, outcomes={"graded": 4})
         first = RoundRecord(round=0, validation=validation, best_round=0, best_accuracy=0.5, seconds=Seconds(total=2.0))
-        folder.append_event("round", record=first.model_dump())
+        folder.append_event(RoundDone(record=first))
         folder.adapter_path.mkdir(exist_ok=True)
         for file in self.adapter.iterdir():
             content = file.read_bytes()
@@ -241,7 +243,7 @@ def step_of(run):
 
 def _closed(folder, status, ending, **fields):
     message = {"completed": "All of it is done."}.get(status, f"It ended by {ending}.")
-    folder.append_event("ended", status=status, ending=ending, message=message, seconds=1.0, rounds_done=0, **fields)
+    folder.append_event(RunEnded(status=status, ending=ending, message=message, seconds=1.0, rounds_done=0, **fields))
 
 
 def _answered(prompt, is_right, has_failed):

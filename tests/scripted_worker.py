@@ -12,7 +12,7 @@ from ratchet.config.config_text import build
 from ratchet.engine.sampler import Sampled
 from ratchet.run.records import Completion
 from ratchet.run.run_folder import RunFolder
-from ratchet.worker import Watch, training_job
+from ratchet.worker import Listener, training_job
 
 from .small_runs import adapter_bytes, ended
 
@@ -99,16 +99,16 @@ class ScriptedRun:
     def watch(self, on_progress=lambda phase, done, total: None):
         def on_event(event):
             self.events.append(event)
-            if event["event"] == "round":
-                record = event["record"]
-                if record["best_round"] == record["round"]:
-                    self.kept[record["round"]] = adapter_bytes(self.folder)
-                self.after_round(record["round"])
+            if event.event == "round":
+                record = event.record
+                if record.best_round == record.round:
+                    self.kept[record.round] = adapter_bytes(self.folder)
+                self.after_round(record.round)
 
-        return Watch(on_event=on_event, on_progress=on_progress)
+        return Listener(on_event=on_event, on_progress=on_progress)
 
     def run(self, on_progress=lambda phase, done, total: None, **options):
-        return worker.run(self.folder, watch=self.watch(on_progress), **options)
+        return worker.run(self.folder, listeners=[self.watch(on_progress)], **options)
 
     @property
     def ended(self):

@@ -9,6 +9,8 @@ from ratchet.run.run_folder import RunFolder
 from ratchet.service.evaluations import benchmarks, evaluations
 from ratchet.service.evaluations.evaluation_setup import Request
 
+from .small_runs import journal
+
 
 def few(name="few", questions=8, seed=0):
     """Make a benchmark of some held-out Math Pairs problems; return its name."""
@@ -65,4 +67,4 @@ def killed_worker(folder, done, **options):
         process.kill()
         errors = process.stderr.read()
     assert process.returncode == -9, errors
-    assert not any(event["event"] == "ended" for event in folder.events())
+    assert not any(event["event"] == "ended" for event in journal(folder))

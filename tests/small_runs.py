@@ -63,7 +63,7 @@ def adapter_bytes(folder):
 def events_apart_from_times(folder):
     """Return the journal without times, ids and sessions: what two equal runs have in common."""
     events = []
-    for event in folder.events():
+    for event in journal(folder):
         if event["event"] in ("started", "note"):
             continue
         kept = {key: value for key, value in event.items() if key not in ("at", "seq", "seconds", "run")}
@@ -79,8 +79,14 @@ def log_apart_from_times(folder):
     return re.sub(r"(sampling|grading|update|validating|seconds)=[0-9.]+", r"\1", text)
 
 
+def journal(folder):
+    """Return the lines of a run's journal as they are written; a torn last one is left out."""
+    content = folder.events_path.read_bytes() if folder.events_path.exists() else b""
+    return [json.loads(line) for line in content.split(b"\n")[:-1]]
+
+
 def records(folder):
-    return [event["record"] for event in folder.events() if event["event"] == "round"]
+    return [event["record"] for event in journal(folder) if event["event"] == "round"]
 
 
 def rollouts(folder):
@@ -88,10 +94,10 @@ def rollouts(folder):
 
 
 def ended(folder):
-    return [event for event in folder.events() if event["event"] == "ended"][-1]
+    return [event for event in journal(folder) if event["event"] == "ended"][-1]
 
 
 def keep_events(folder, wanted):
     """Cut the journal down to the events for which ``wanted`` holds, as if the others had never been written."""
-    events = [event for event in folder.events() if wanted(event)]
+    events = [event for event in journal(folder) if wanted(event)]
     folder.events_path.write_text("".join(json.dumps(event) + "\n" for event in events))

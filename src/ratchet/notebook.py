@@ -26,6 +26,7 @@ from ratchet.config.config_text import build, read_file
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.evaluation.comparison import SideBySide
 from ratchet.evaluation.evaluation import Evaluation
+from ratchet.run.events import Event, Listener, RoundDone
 from ratchet.run.records import RoundRecord, RunResult
 from ratchet.verifiers import identity, takes_function
 
@@ -84,9 +85,10 @@ def train(
     """
     if out is not None and not isinstance(out, str | Path):
         raise InvalidSetting(f"out is of type {type(out).__name__}; give the path of a folder, or leave it out.", "out")
-    settings, watch = _settings(config, verifier), _watch(on_round)
+    settings, listeners = _settings(config, verifier), _listeners(on_round)
     ask = (lambda report: service.Consent("python", override_report)) if inspected else None
-    return service.create_and_train(settings, Path(out) if out else None, function=verifier, watch=watch, ask=ask)
+    place = Path(out) if out else None
+    return service.create_and_train(settings, place, function=verifier, listeners=listeners, ask=ask)
 
 
 def trial(config: Config, *, verifier: VerifierFunction | None = None, out: str | Path | None = None) -> service.Trial:
@@ -187,7 +189,7 @@ def resume(
     """
     if verifier is not None:
         _refuse_other_function(service.find_run(str(run_or_folder)).read_config(), verifier)
-    return service.resume(str(run_or_folder), function=verifier, watch=_watch(on_round))
+    return service.resume(str(run_or_folder), function=verifier, listeners=_listeners(on_round))
 
 
 def _refuse_other_function(config: RunConfig, verifier: VerifierFunction) -> None:
@@ -209,17 +211,15 @@ def _function_in(settings: VerifierSettings | None) -> PythonVerifier | None:
     return next((one for one in kinds if isinstance(one, PythonVerifier)), None)
 
 
-def _watch(on_round: OnRound | None) -> Any:
+def _listeners(on_round: OnRound | None) -> list[Listener]:
     if on_round is not None and not callable(on_round):
         kind = type(on_round).__name__
         raise InvalidSetting(f"on_round is of type {kind}; give a function of a round's record.", "on_round")
-    from ratchet.worker import Watch
-
     if on_round is None:
-        return Watch()
+        return []
 
-    def on_event(event: dict[str, Any]) -> None:
-        if event["event"] == "round":
-            on_round(RoundRecord.model_validate(event["record"]))
+    def on_event(event: Event) -> None:
+        if isinstance(event, RoundDone):
+            on_round(event.record)
 
-    return Watch(on_event=on_event)
+    return [Listener(on_event)]

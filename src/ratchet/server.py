@@ -15,7 +15,7 @@ from types import FrameType
 from ratchet.errors import InvalidSetting, RatchetError
 from ratchet.service.jobs.conductor import Conductor, stop_followed
 from ratchet.service.runs.registry import all_runs, open_store
-from ratchet.supervisor import Executor, Keeper, KeeperHome, Pace, WarmExecutor, find_slots
+from ratchet.supervisor import Executor, Pace, Scheduler, SchedulerHome, WarmExecutor, find_slots
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def serve_runs(
         Conflict: another scheduler runs for this home, or home or database cannot be used.
         InvalidSetting: there is no slot.
     """
-    home = KeeperHome()
+    home = SchedulerHome()
     slots = find_slots(cpu_slots, gpus)
     if not slots:
         raise InvalidSetting(
@@ -70,17 +70,17 @@ def serve_runs(
         if executor is None:
             for slot in slots:
                 warm.prepare(slot.environment)
-        keeper = Keeper(store, executor or warm, slots, name, pace or Pace(), say)
+        scheduler = Scheduler(store, executor or warm, slots, name, pace or Pace(), say)
         all_runs(store)  # enters what lies in the home and the database does not know
         say(f"Scheduler {name} started for {home.path}. Slots: {', '.join(slot.name for slot in slots)}.")
-        for run in keeper.at_work():
+        for run in scheduler.at_work():
             say(f"Run {run.id} is still running and is followed again.")
-        with _conducting(say, until_ended, ending, keeper.pace):
-            keeper.run(ending.wait)
+        with _conducting(say, until_ended, ending, scheduler.pace):
+            scheduler.run(ending.wait)
         if stop_runs:
             say("Ending: stopping the running runs first.")
-            keeper.finish(time.sleep)
-        left = [run.id for run in keeper.at_work()]
+            scheduler.finish(time.sleep)
+        left = [run.id for run in scheduler.at_work()]
         going_on = f" Still running: {', '.join(left)}. The next ratchet serve follows them." if left else ""
         say(f"Scheduler {name} ended.{going_on}")
 
@@ -146,7 +146,7 @@ def _until_signalled(followed: str | None = None) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _log_to(home: KeeperHome) -> Iterator[None]:
+def _log_to(home: SchedulerHome) -> Iterator[None]:
     """Write what Ratchet logs to the home's log file, in files of bounded size and number."""
     handler = RotatingFileHandler(home.log_path, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -17,7 +17,7 @@ from ratchet import service
 from ratchet.errors import ModelUnavailable
 from ratchet.run.run_folder import RunFolder
 
-from ..small_runs import flags
+from ..small_runs import flags, journal
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 # The words of the poisoned rows: no log, event or message may hold one of them.
@@ -232,7 +232,7 @@ def test_warnings_of_the_check_are_kept_with_the_run_that_starts(ratchet_command
     going = ["--inspected", "--override-report", "only the notes matter"]
     ratchet_command(*start, "--no-signal-rounds", "9", "--prompts-per-round", "2", *going, "--json")
     [listed] = service.list_runs()
-    events = RunFolder(listed.stored.folder).events()
+    events = journal(RunFolder(listed.stored.folder))
     notes = [event["text"] for event in events if event["event"] == "note"]
     assert any("1 pair of rows is nearly the same" in note and "row 21 and bench.jsonl row 1" in note for note in notes)
 

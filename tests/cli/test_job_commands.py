@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from ratchet.supervisor import KeeperHome
+from ratchet.supervisor import SchedulerHome
 
 from ..conducted import (
     CONFIRMED,
@@ -56,7 +56,7 @@ def test_a_loop_is_left_to_the_scheduler_and_says_where_none_is_running(ratchet_
     code, out, _ = ratchet_command(*start, "--target", "90", "--give-up-after", "3")
     assert (code, out.splitlines()[-1]) == (0, NO_SCHEDULER)
     assert "is queued." in out
-    with KeeperHome().held():
+    with SchedulerHome().held():
         code, out, _ = ratchet_command(*start, "--target", "90", "--max-rounds", "3", "--json", "--from-adapter")
         assert NO_SCHEDULER not in out
     told = last(out)
@@ -182,7 +182,7 @@ def test_a_command_that_follows_a_scheduler_takes_over_where_that_ends(ratchet_c
     started = ratchet_command("loop", "start", job(loop, "1/train"), "-b", "pairs", "--queue", "--json")[1]
     id = last(started)["loop"]
     held = ExitStack()
-    held.enter_context(KeeperHome().held())
+    held.enter_context(SchedulerHome().held())
     served = []
 
     def serve(*, show, until_ended):

@@ -36,7 +36,7 @@ def score(answer, reference):
     return sum(map(ord, answer)) % 7 / 6  # so that every group teaches something
 
 folder = RunFolder.create(build(json.loads(sys.argv[1])), Path(sys.argv[2]))
-worker.run(folder, function=score, watch=worker.Watch(on_progress=on_progress))
+worker.run(folder, function=score, listeners=[worker.Listener(on_progress=on_progress)])
 print(1024 * (kilobytes("VmHWM") - before))
 """
 SIZES = {

@@ -267,7 +267,7 @@ def test_other_errors_are_not_about_memory(error):
     [
         ("sampling", "fewer Answers per prompt"),
         ("update", "smaller Micro batch"),
-        ("validation", "shorter Longest answer"),
+        ("validation", "lower Max answer tokens"),
         ("loading", "smaller model"),
     ],
 )

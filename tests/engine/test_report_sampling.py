@@ -187,19 +187,19 @@ def outcomes(**counts):
 
 
 ADVICE = {
-    "few right": ({"accuracy": 0.04}, "Under 5% right"),
-    "nearly all right": ({"accuracy": 0.96}, "Over 95% right"),
+    "few right": ({"accuracy": 0.04}, "4% of the answers were right, under 5%"),
+    "nearly all right": ({"accuracy": 0.96}, "96% of the answers were right, over 95%"),
     "cut off": (
         {"outcomes": outcomes(graded=7, cut_off=1)},
-        "1 of 8 answers were cut off and scored 0. Raise Longest answer (32 tokens)",
+        "1 of 8 answers were cut off at 32 tokens and score 0. Raise Max answer tokens",
     ),
-    "unparseable": ({}, "1 of 8 answers could not be read (12.5%; above 3%"),
+    "unparseable": ({}, "1 of 8 answers (12.5%) were unparseable and score 0; above 3%"),
     "failing": (
         {"outcomes": outcomes(graded=7, failed=1), "failures": {"time": 1}},
         "failed on 1 of 8 answers (1 by time)",
     ),
-    "probes": ({}, "passes what is wrong, and a model may learn just that: the prompt again (1 of 2)"),
-    "no signal": ({"scores": []}, "No prompt had answers that scored differently"),
+    "probes": ({}, "accepts wrong answers (false positives), which a model may learn: the prompt again (1 of 2)"),
+    "no signal": ({"scores": []}, "prompts had answers that scored differently"),
 }
 
 
@@ -218,12 +218,12 @@ def test_nothing_is_advised_where_nothing_is_odd():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"accuracy": 1.0, "mean_reward": 1.0, "outcomes": outcomes(graded=8)}, "scored 1.00: every one is right. Choose harder"),
-        ({"accuracy": 0.0, "mean_reward": 0.0, "outcomes": outcomes(graded=8)}, "scored 0.00: every one is wrong. Train on demonstr"),
-        ({"accuracy": 0.5, "mean_reward": 0.5, "outcomes": outcomes(graded=8)}, "every one is partly right. Give credit"),
-        ({"outcomes": outcomes(cut_off=7, graded=1)}, "most of them were cut off. Raise Longest answer"),
-        ({"outcomes": outcomes(unparseable=8)}, "could not be read. Ask for the answer's place"),
-        ({"outcomes": outcomes(failed=8)}, "the verifier failed on most of them"),
+        ({"accuracy": 1.0, "mean_reward": 1.0, "outcomes": outcomes(graded=8)}, "scored 1.00: every answer was right. Choose harder"),
+        ({"accuracy": 0.0, "mean_reward": 0.0, "outcomes": outcomes(graded=8)}, "scored 0.00: all answers were wrong. Train on demonstr"),
+        ({"accuracy": 0.5, "mean_reward": 0.5, "outcomes": outcomes(graded=8)}, "every answer is partly right. Give credit"),
+        ({"outcomes": outcomes(cut_off=7, graded=1)}, "most answers were cut off. Raise Max answer tokens"),
+        ({"outcomes": outcomes(unparseable=8)}, "most answers were unparseable. In the system prompt"),
+        ({"outcomes": outcomes(failed=8)}, "the verifier failed on most answers"),
     ],
 )  # fmt: skip
 def test_a_refusal_says_why(changes, said):

@@ -159,7 +159,9 @@ def test_the_verifier_may_fail_on_a_tenth_of_the_answers(broken, fails):
         return
     with pytest.raises(VerifierFailing) as caught:
         rounds.run()
-    assert "failed on 2 of 10 answers in round 1: 2 by execution" in str(caught.value)
+    assert "failed on 2 of 10 answers in round 1 (2 by execution), more than 10%, which ends a run." in str(
+        caught.value
+    )
     assert "poison" not in str(caught.value)
     assert [record.round for record in rounds.records] == [0]
 
@@ -227,15 +229,15 @@ NO_SIGNAL = {
     "all wrong": (
         ["wrong", "wrong"],
         "all answers were wrong (12 graded of 12 answers; mean score 0.00)",
-        "worked examples",
+        "few-shot examples",
     ),
     "alike": (["half", "half"], "all answers to a prompt scored alike, 50% of them right", "Temperature"),
     "cut off": (
         ["...", "..."],
         "most answers were cut off (12 cut off of 12 answers; mean score 0.00)",
-        "Longest answer",
+        "Raise Max answer tokens",
     ),
-    "unparseable": (["?", "?"], "most answers could not be read (12 unparseable of 12 answers", "System prompt"),
+    "unparseable": (["?", "?"], "most answers were unparseable (12 unparseable of 12 answers", "system prompt"),
 }
 
 

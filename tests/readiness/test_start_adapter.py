@@ -13,6 +13,7 @@ from ratchet.errors import Conflict, InvalidSetting, ModelUnavailable, NotFound
 from ratchet.models.adapter_files import ADAPTER_WEIGHTS, weights_sha256
 from ratchet.readiness import check
 from ratchet.readiness.start_adapter import with_start
+from ratchet.run.events import RunEnded, RunStarted
 from ratchet.service import find_run
 from ratchet.service.adapters.resolve_start import with_source_found
 
@@ -143,7 +144,7 @@ def test_a_run_at_work_is_refused(run):
 
 
 def test_a_run_without_an_end_and_one_that_was_resumed_since_are_refused(run):
-    run.append_event("started", run=run.run_id, resumed=True)
+    run.append_event(RunStarted(run=run.run_id, resumed=True))
     with pytest.raises(Conflict, match=f"has not ended. Go on with it first: ratchet resume {run.run_id}"):
         start(run.run_id)
     run.events_path.unlink()
@@ -153,7 +154,7 @@ def test_a_run_without_an_end_and_one_that_was_resumed_since_are_refused(run):
 
 @pytest.mark.parametrize(("status", "ending"), [("failed", "error"), ("cancelled", "stopped")])
 def test_a_run_that_ended_without_an_adapter_is_refused(status, ending, run):
-    run.append_event("ended", status=status, ending=ending, message="")
+    run.append_event(RunEnded(status=status, ending=ending, message=""))
     with pytest.raises(Conflict, match=f"it is {status} and has no adapter"):
         start(run.run_id)
 

@@ -11,10 +11,10 @@ import pytest
 from ratchet import worker
 from ratchet.errors import DiskFull
 from ratchet.run.end_stalled_run import adapter_checksum, close_from_outside
+from ratchet.run.events import Listener, Note, RunStarted, parse_event
 from ratchet.run.run_folder import RunFolder
-from ratchet.worker import Watch
 
-from ..small_runs import adapter_bytes, ended, keep_events, records, small
+from ..small_runs import adapter_bytes, ended, journal, keep_events, records, small
 
 
 class Killed(BaseException):
@@ -44,27 +44,27 @@ def dead(finished, tmp_path):
 def test_a_dead_run_is_closed_like_its_worker_would_have(dead, finished):
     event = close_from_outside(dead, "stalled", "Nothing moved for 30 minutes.")
     own = ended(finished)
-    assert event == ended(dead)
-    assert (event["status"], event["ending"]) == ("stopped_early", "stalled")
+    assert event == parse_event(ended(dead))
+    assert (event.status, event.ending) == ("stopped_early", "stalled")
     alike = own.keys() - {"seq", "at", "status", "ending", "message", "seconds", "heldout_after"}
-    assert {key: event[key] for key in alike} == {key: own[key] for key in alike}
+    assert {key: getattr(event, key) for key in alike} == {key: own[key] for key in alike}
     kept = own["message"].removeprefix("All rounds are done. ")
-    assert event["message"].startswith(f"Nothing moved for 30 minutes. {kept} ")
-    assert "raise Stall limit" in event["message"]
-    assert event["seconds"] > 0
+    assert event.message.startswith(f"Nothing moved for 30 minutes. {kept} ")
+    assert "raise Stall limit" in event.message
+    assert event.seconds > 0
     assert "ended ending=stalled rounds_done=3" in dead.log_path.read_text()
 
 
 def test_a_run_that_has_ended_stays_as_it_is(finished):
-    events = list(finished.events())
-    assert close_from_outside(finished, "stalled", "Nothing moved.") == events[-1]
-    assert list(finished.events()) == events
+    events = list(journal(finished))
+    assert close_from_outside(finished, "stalled", "Nothing moved.") == parse_event(events[-1])
+    assert list(journal(finished)) == events
 
 
 def test_a_resumed_run_is_closed_anew(dead):
     close_from_outside(dead, "stopped", "Stopped as asked.")
-    dead.append_event("started", run=dead.run_id, resumed=True)
-    assert close_from_outside(dead, "error", "The worker died three times.")["ending"] == "error"
+    dead.append_event(RunStarted(run=dead.run_id, resumed=True))
+    assert close_from_outside(dead, "error", "The worker died three times.").ending == "error"
     assert ended(dead)["status"] == "failed"
 
 
@@ -75,18 +75,18 @@ def test_what_the_checkpoint_knows_and_the_journal_lacks_is_entered_and_what_it_
         file.write('{"torn')
     event = close_from_outside(dead, "stalled", "Nothing moved.")
     assert [record["round"] for record in records(dead)] == [0, 1, 2, 3]
-    assert event["rounds_done"] == 3
+    assert event.rounds_done == 3
     assert not dead.rollouts_file(4).exists()
 
 
 def test_a_run_without_round_zero_fails_and_one_that_was_stopped_is_cancelled(tmp_path):
     folder = RunFolder.create(small(), tmp_path / "run")
-    folder.append_event("started", run=folder.run_id, resumed=False)
+    folder.append_event(RunStarted(run=folder.run_id, resumed=False))
     event = close_from_outside(folder, "stalled", "Nothing moved.", seconds=12.34567)
-    assert (event["status"], event["adapter_sha256"], event["seconds"]) == ("failed", None, 12.346)
-    assert "no adapter to keep" in event["message"]
+    assert (event.status, event.adapter_sha256, event.seconds) == ("failed", None, 12.346)
+    assert "no adapter to keep" in event.message
     other = RunFolder.create(small(), tmp_path / "other")
-    assert close_from_outside(other, "stopped", "Stopped as asked.")["status"] == "cancelled"
+    assert close_from_outside(other, "stopped", "Stopped as asked.").status == "cancelled"
 
 
 def best_changes(folder):
@@ -113,8 +113,8 @@ def test_an_adapter_that_a_kill_left_beside_its_place_is_put_there(moment, finis
     with pytest.raises(Killed):
         worker.run(folder)
     event = close_from_outside(folder, "stalled", "Nothing moved.")
-    assert (event["best_round"], event["rounds_done"]) == (number, number)
-    assert event["adapter_sha256"] == hashlib.sha256(adapter_bytes(folder)).hexdigest()
+    assert (event.best_round, event.rounds_done) == (number, number)
+    assert event.adapter_sha256 == hashlib.sha256(adapter_bytes(folder)).hexdigest()
     assert not list(folder.path.glob(".adapter*"))
 
 
@@ -128,17 +128,17 @@ def test_a_staged_adapter_of_a_round_that_never_was_safe_is_not_kept(dead):
 def test_a_damaged_checkpoint_leaves_journal_and_adapter_to_go_by(dead):
     dead.checkpoint_path.write_bytes(b"\xff" * 40)
     event = close_from_outside(dead, "stalled", "Nothing moved.")
-    assert (event["status"], event["rounds_done"]) == ("stopped_early", 3)
-    assert event["adapter_sha256"] == adapter_checksum(dead)
+    assert (event.status, event.rounds_done) == ("stopped_early", 3)
+    assert event.adapter_sha256 == adapter_checksum(dead)
 
 
 def test_a_full_disk_costs_the_event_alone(dead, monkeypatch):
-    def full(self, kind, **fields):
+    def full(self, event):
         raise DiskFull("full")
 
     monkeypatch.setattr(RunFolder, "append_event", full)
     event = close_from_outside(dead, "stalled", "Nothing moved.")
-    assert (event["status"], event["best_round"]) == ("stopped_early", records(dead)[-1]["best_round"])
+    assert (event.status, event.best_round) == ("stopped_early", records(dead)[-1]["best_round"])
 
 
 def test_closing_from_outside_loads_no_torch(dead):
@@ -146,7 +146,7 @@ def test_closing_from_outside_loads_no_torch(dead):
         "import sys, json\nfrom pathlib import Path\nfrom ratchet.run.end_stalled_run import close_from_outside\n"
         "from ratchet.run.run_folder import RunFolder\n"
         "event = close_from_outside(RunFolder(Path(sys.argv[1])), 'stalled', 'Nothing moved.')\n"
-        "print(json.dumps([event['status'], [n for n in ('torch', 'safetensors') if n in sys.modules]]))"
+        "print(json.dumps([event.status, [n for n in ('torch', 'safetensors') if n in sys.modules]]))"
     )
     done = subprocess.run([sys.executable, "-c", code, dead.path], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == ["stopped_early", []]
@@ -158,12 +158,12 @@ def test_every_sign_of_life_moves_the_count(tmp_path):
 
     seen = []
     folder = RunFolder.create(small(), tmp_path / "run")
-    watch = Watch(on_event=seen.append, on_progress=lambda *told: seen.append(told))
-    session = Session(folder, watch, TimeBudget(None, lambda: 0.0))
+    listener = Listener(on_event=seen.append, on_progress=lambda *told: seen.append(told))
+    session = Session(folder, TimeBudget(None, lambda: 0.0), [listener])
     counts = [session.progress_count]
     for act in (
-        lambda: session.event("note", text="x"),
-        lambda: session.watch.on_progress("sampling", 1, 2),
+        lambda: session.note("x"),
+        lambda: session.on_progress("sampling", 1, 2),
         lambda: session.why_stop("within"),
         session.check,
         session.progressed,
@@ -171,4 +171,4 @@ def test_every_sign_of_life_moves_the_count(tmp_path):
         act()
         counts.append(session.progress_count)
     assert counts == sorted(set(counts))
-    assert [type(one) for one in seen] == [dict, tuple]
+    assert [type(one) for one in seen] == [Note, tuple]

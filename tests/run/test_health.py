@@ -67,7 +67,7 @@ def test_two_rounds_are_too_early_for_anything_and_seven_for_trends(case):
     records, config = records_of(case), config_of(case)
     two = examine(records[:3], config)
     assert (two.diagnoses, two.trends) == ((), {})
-    assert "2 rounds are done, and the first look is after 3" in two.too_early
+    assert "(needs 3): 2 rounds are done" in two.too_early
     seven = {d.code for d in examine(records[:8], config).diagnoses}
     assert seven <= {"dead_signal", "mostly_cut_off", "parse_failures", "ratio_blow_up"}
 
@@ -75,9 +75,15 @@ def test_two_rounds_are_too_early_for_anything_and_seven_for_trends(case):
 def test_it_is_said_when_it_is_too_early_and_not_longer():
     case = BY_NAME["learns in 20 rounds"]
     records, config = records_of(case), config_of(case)
-    assert examine(records[:1], config).too_early.startswith("Too early to say anything: 0 rounds are done")
-    assert examine(records[:2], config).too_early.startswith("Too early to say anything: 1 round is done")
-    assert examine(records[:4], config).too_early.startswith("Too early for a diagnosis by trends: 3 rounds are done")
+    assert examine(records[:1], config).too_early.startswith(
+        "Not enough rounds for a diagnosis (needs 3): 0 rounds are done"
+    )
+    assert examine(records[:2], config).too_early.startswith(
+        "Not enough rounds for a diagnosis (needs 3): 1 round is done"
+    )
+    assert examine(records[:4], config).too_early.startswith(
+        "Not enough rounds for trends (needs 8): 3 rounds are done"
+    )
     assert examine(records[:9], config).too_early == ""
 
 
@@ -126,10 +132,10 @@ def test_the_remedy_is_not_what_is_set_already(name, code, loss, remedy):
 @pytest.mark.parametrize(
     ("name", "title", "remedy"),
     [
-        ("all wrong", "No learning signal, all answers were wrong", "Start from a model that sometimes succeeds"),
+        ("all wrong", "No learning signal, all answers were wrong", "Train on demonstrations first"),
         ("all right", "No learning signal, every answer was right", "Choose harder prompts"),
-        ("all cut off", "No learning signal, most answers were cut off", "Raise Longest answer."),
-        ("all unparseable", "No learning signal, most answers could not be read", "Ask for the answer's place"),
+        ("all cut off", "No learning signal, most answers were cut off", "Raise Max answer tokens"),
+        ("all unparseable", "No learning signal, most answers were unparseable", "In the system prompt"),
         ("alike, half right", "No learning signal, all answers to a prompt scored alike", "Raise Temperature"),
     ],
 )
@@ -149,7 +155,7 @@ def test_a_verifier_that_fails_is_a_cause_too():
 def test_shares_are_counted_over_the_last_three_rounds():
     case = BY_NAME["half unparseable"]
     hits = sum(record.outcomes["unparseable"] for record in records_of(case)[-3:])
-    assert of(case["name"], "parse_failures").evidence.startswith(f"{hits} of the 384 answers of the last 3 rounds")
+    assert of(case["name"], "parse_failures").evidence.startswith(f"{hits} of 384 answers of the last 3 rounds")
 
 
 def test_the_trends_of_the_tiles_are_there_from_six_rounds_on():

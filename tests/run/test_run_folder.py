@@ -15,6 +15,8 @@ from ratchet.config import RunConfig
 from ratchet.errors import Conflict, DiskFull, NotFound
 from ratchet.files import check_room, disk_full_as_error, ratchet_home, write_atomically
 from ratchet.run import run_lock
+from ratchet.run.events import RoundDone, RunStarted
+from ratchet.run.records import RoundRecord, Seconds, Validation
 from ratchet.run.run_folder import RunFolder
 
 
@@ -128,6 +130,9 @@ def test_another_fault_of_the_system_is_not_a_full_disk(tmp_path):
         raise PermissionError(errno.EACCES, "x")
 
 
+RECORD = RoundRecord(round=0, validation=Validation(prompts=1), best_round=0, best_accuracy=None, seconds=Seconds())
+
+
 def test_a_disk_without_the_room_that_a_run_needs_is_refused(tmp_path):
     check_room(tmp_path, 1)
     with pytest.raises(DiskFull, match="the run needs about"):
@@ -135,9 +140,9 @@ def test_a_disk_without_the_room_that_a_run_needs_is_refused(tmp_path):
 
 
 def test_events_are_numbered_and_read_back_in_order(folder):
-    folder.append_event("started", resumed=False)
-    folder.append_event("round", record={"round": 0})
-    assert [(event["seq"], event["event"]) for event in folder.events()] == [(1, "started"), (2, "round")]
+    folder.append_event(RunStarted(resumed=False))
+    folder.append_event(RoundDone(record=RECORD))
+    assert [(event.seq, event.event) for event in folder.events()] == [(1, "started"), (2, "round")]
 
 
 def test_a_run_without_events_has_none(folder):
@@ -146,18 +151,18 @@ def test_a_run_without_events_has_none(folder):
 
 @pytest.mark.parametrize("torn", [b'{"seq": 2, "ev', b"{", b"\xff\xfe", b'{"seq": 2}'])
 def test_a_torn_last_line_is_no_event_and_is_cut_off_by_the_next(folder, torn):
-    folder.append_event("started")
+    folder.append_event(RunStarted())
     with folder.events_path.open("ab") as file:
         file.write(torn)
-    assert [event["seq"] for event in folder.events()] == [1]
-    folder.append_event("round", record={"round": 0})
-    assert [(event["seq"], event["event"]) for event in folder.events()] == [(1, "started"), (2, "round")]
+    assert [event.seq for event in folder.events()] == [1]
+    folder.append_event(RoundDone(record=RECORD))
+    assert [(event.seq, event.event) for event in folder.events()] == [(1, "started"), (2, "round")]
     assert folder.events_path.read_bytes().count(b"\n") == 2
 
 
 def test_no_event_holds_a_number_that_json_does_not_have(folder):
     with pytest.raises(ValueError, match="JSON"):
-        folder.append_event("round", loss=float("nan"))
+        folder.append_event(RoundDone(record=RECORD.model_copy(update={"reward": float("nan")})))
     assert list(folder.events()) == []
 
 
@@ -293,7 +298,7 @@ def test_a_run_that_another_process_works_on_is_refused_until_that_ends_however_
     with held_by_another_process(folder):
         assert folder.is_locked()
         with (
-            pytest.raises(Conflict, match=f"Run {folder.run_id} is being worked on by another process"),
+            pytest.raises(Conflict, match=f"Run {folder.run_id} is already running in another process"),
             folder.locked(),
         ):
             pass

@@ -76,8 +76,11 @@ def test_a_metric_that_fails_on_too_much_ends_the_run_with_numbers_and_no_text(t
     result = create_and_train(settings(FAILING), tmp_path / "run")
     assert (result.status, result.ending) == ("stopped_early", "metric_failures")
     assert result.message.startswith("Metric closeness version 2 failed on ")
-    assert " answers in round 1: " in result.message
-    assert "by execution. Make it handle any text; the empty answer is an answer too." in result.message
+    assert " answers in round 1 (" in result.message
+    assert (
+        "by execution), more than 10%, which ends a run. Make it handle any text; the empty answer is an answer too."
+        in result.message
+    )
 
 
 def test_a_metric_that_cannot_be_used_is_refused_before_a_folder_is_made(tmp_path):
@@ -96,7 +99,7 @@ def test_a_sandbox_that_stops_working_ends_the_run_with_its_adapter_and_can_be_r
         return real(*arguments, **options)
 
     def on_event(event):
-        if event["event"] == "round" and event["record"]["round"] == 1:
+        if event.event == "round" and event.record.round == 1:
             broken.append(True)
             for sandbox in prepared.verifier._pool._choose()[1]._pool._state._running.copy():
                 sandbox.stop()
@@ -105,7 +108,7 @@ def test_a_sandbox_that_stops_working_ends_the_run_with_its_adapter_and_can_be_r
     prepared = prepare(settings(LAST_NUMBER, answers_per_prompt=8))
     monkeypatch.setattr(metric_pool, "MetricProcess", process)
     folder = RunFolder.create(prepared.config, tmp_path / "run")
-    result = worker.run(folder, prepared=prepared, watch=worker.Watch(on_event=on_event))
+    result = worker.run(folder, prepared=prepared, listeners=[worker.Listener(on_event=on_event)])
     assert (result.status, result.ending, result.rounds_done) == ("stopped_early", "sandbox_unavailable", 1)
     assert "The kernel says no. Ask it again." in result.message
     assert result.adapter

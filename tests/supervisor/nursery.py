@@ -1,6 +1,6 @@
-"""A process that has loaded torch once and forks keepers, which fork scripted workers: ``python -m``, obeys stdin.
+"""A process that has loaded torch once and forks schedulers, which fork scripted workers: ``python -m``, obeys stdin.
 
-A line "keeper" starts one, and its pid is printed. A keeper is ``serve_runs`` itself in a session of its own; runs of
+A line "scheduler" starts one, and its pid is printed. A scheduler is ``serve_runs`` itself in a session of its own; runs of
 the tiny model get real workers, all others scripted ones.
 """
 
@@ -28,7 +28,7 @@ class BothExecutor:
         return (self._scripted if is_scripted else self._real).start(folder, environment)
 
 
-def be_keeper(slots):
+def be_scheduler(slots):
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -41,14 +41,14 @@ def be_keeper(slots):
 
 def main(slots):
     scripted_worker.load()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers that were killed are nobody's to wait for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # schedulers that were killed are nobody's to wait for
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        if line.strip() == "keeper":
+        if line.strip() == "scheduler":
             pid = os.fork()
             if pid == 0:
-                be_keeper(slots)
+                be_scheduler(slots)
             sys.stdout.write(f"{pid}\n")
             sys.stdout.flush()
 

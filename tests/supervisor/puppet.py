@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from ratchet.run.events import NotStarted, Planned, RoundDone, RunEnded, RunStarted, Saving
 from ratchet.run.processes import Process
 from ratchet.run.records import RoundRecord, Seconds, Validation
 from ratchet.run.run_folder import RunFolder
@@ -36,14 +37,14 @@ def leave_child(folder):
 
 
 EVENTS = {
-    "saving": {},
-    "ended": {"status": "completed", "ending": "all_rounds", "message": "Done.", "seconds": 7.5},
-    "refused": {"message": "The run's device was cpu and is now cuda."},
+    "saving": Saving(),
+    "ended": RunEnded(status="completed", ending="all_rounds", message="Done.", seconds=7.5),
+    "refused": NotStarted(message="The run's device was cpu and is now cuda."),
 }
 ACTS = {
-    "started": lambda folder, _: folder.append_event("started", run=folder.run_id, resumed=False),
-    "round": lambda folder, number: folder.append_event("round", record=record(int(number)).model_dump()),
-    "planned": lambda folder, number: folder.append_event("planned", rounds=int(number), prompts=8),
+    "started": lambda folder, _: folder.append_event(RunStarted(run=folder.run_id, resumed=False)),
+    "round": lambda folder, number: folder.append_event(RoundDone(record=record(int(number)))),
+    "planned": lambda folder, number: folder.append_event(Planned(rounds=int(number), prompts=8)),
     "deaf": lambda folder, _: signal.signal(signal.SIGTERM, signal.SIG_IGN),
     "child": lambda folder, _: leave_child(folder),
     "hang": lambda folder, _: hang(),
@@ -54,7 +55,7 @@ ACTS = {
 def act(folder, what):
     name, _, number = what.partition(" ")
     if name in EVENTS:
-        folder.append_event(name, **EVENTS[name])
+        folder.append_event(EVENTS[name])
     else:
         ACTS[name](folder, number)
 

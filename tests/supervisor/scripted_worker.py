@@ -124,7 +124,7 @@ class ForkingExecutor:
 
 
 def _close_all_but(lock):
-    """Close what a started process would not have open either: the keeper's own lock, its database."""
+    """Close what a started process would not have open either: the scheduler's own lock, its database."""
     os.closerange(3, lock)
     os.closerange(lock + 1, 4096)
 

@@ -19,12 +19,12 @@ import pytest
 from safetensors import safe_open
 
 import ratchet
+from ratchet.run.endings import AT_WORK
 from ratchet.run.processes import Process
-from ratchet.run.records import AT_WORK
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs.registry import register
 from ratchet.store import Database, RunStore
-from tests.small_runs import adapter_bytes, rollouts, small
+from tests.small_runs import adapter_bytes, journal, rollouts, small
 from tests.supervisor.scripted_worker import scripted_config
 
 SLOTS = 4
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Nursery:
-    """Starts keepers, and ends whatever is left."""
+    """Starts schedulers, and ends whatever is left."""
 
     def __init__(self):
         # The tests' own modules are found from the project's folder, and Ratchet where this process has it from.
@@ -43,8 +43,8 @@ class Nursery:
         )
         assert self._process.stdout.readline() == "ready\n"
 
-    def keeper(self):
-        self._process.stdin.write("keeper\n")
+    def scheduler(self):
+        self._process.stdin.write("scheduler\n")
         self._process.stdin.flush()
         return Process.of(int(self._process.stdout.readline()))
 
@@ -96,32 +96,32 @@ def ended(store):
 def undisturbed(nursery, store, configs, place, folders):
     """Return the folders of runs that nobody kills."""
     started = [queue(store, config, place / str(n), folders) for n, config in enumerate(configs)]
-    keeper = nursery.keeper()
+    scheduler = nursery.scheduler()
     waited_for(ended(store), 120)
-    keeper.signal(signal.SIGTERM)
-    waited_for(lambda: not keeper.is_alive(), 20)
+    scheduler.signal(signal.SIGTERM)
+    waited_for(lambda: not scheduler.is_alive(), 20)
     return [RunFolder(run.folder) for run in started]
 
 
 def kill_at_random(nursery, folders, chance, all_ended, most):
-    """Kill workers, keepers and both until there were so many kills or everything has ended; count them by kind."""
+    """Kill workers, schedulers and both until there were so many kills or everything has ended; count them by kind."""
     kills = Counter()
-    keeper = nursery.keeper()
+    scheduler = nursery.scheduler()
     end = time.monotonic() + 200
     while sum(kills.values()) < most and not all_ended():
         time.sleep(chance.uniform(0.02, 0.4))
-        assert keeper.is_alive(), "the keeper ended by itself"
+        assert scheduler.is_alive(), "the scheduler ended by itself"
         assert time.monotonic() < end, "it takes too long"
-        kind = chance.choice(["worker", "worker", "worker", "keeper", "both"])
+        kind = chance.choice(["worker", "worker", "worker", "scheduler", "both"])
         workers = [holder for folder in folders if (holder := folder.holder())]
-        if kind != "keeper" and workers:
+        if kind != "scheduler" and workers:
             kills["worker"] += chance.choice(workers).signal(signal.SIGKILL)
-        if kind != "worker" and keeper.is_alive():
-            kills["keeper"] += keeper.signal(signal.SIGKILL)
-            waited_for(lambda: not keeper.is_alive(), 20)  # noqa: B023 - waited for before the next one
+        if kind != "worker" and scheduler.is_alive():
+            kills["scheduler"] += scheduler.signal(signal.SIGKILL)
+            waited_for(lambda: not scheduler.is_alive(), 20)  # noqa: B023 - waited for before the next one
             time.sleep(chance.choice([0, 0, 0.3]))
-            keeper = nursery.keeper()
-    return keeper, kills
+            scheduler = nursery.scheduler()
+    return scheduler, kills
 
 
 def checkpoint_records(folder):
@@ -136,7 +136,7 @@ def apart_from_times(found):
 def check(store, run, folder, twin, rounds):
     """Check that a run that was killed and the one that was not cannot be told apart, and that all records agree."""
     assert (run.status, run.ending, run.rounds_done) == ("completed", "all_rounds", rounds)
-    events = list(folder.events())
+    events = list(journal(folder))
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))  # never two writers
     journaled = [event["record"] for event in events if event["event"] == "round"]
     assert [record["round"] for record in journaled] == list(range(rounds + 1))
@@ -152,7 +152,7 @@ def check(store, run, folder, twin, rounds):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_runs_whose_workers_and_keeper_are_killed_at_random_end_as_if_nobody_had(
+def test_runs_whose_workers_and_scheduler_are_killed_at_random_end_as_if_nobody_had(
     store, tmp_path, nursery, run_folders, repeats
 ):
     scripted, tiny, seeds, most = repeats((45, 5, 9, 75), (10, 2, 4, 18))
@@ -166,11 +166,11 @@ def test_runs_whose_workers_and_keeper_are_killed_at_random_end_as_if_nobody_had
     for n in order:
         queue(store, chosen[n], tmp_path / "runs" / str(n), folders)
     run_folders += folders
-    keeper, kills = kill_at_random(nursery, folders, chance, ended(store), most)
+    scheduler, kills = kill_at_random(nursery, folders, chance, ended(store), most)
     waited_for(ended(store), 300)
-    keeper.signal(signal.SIGTERM)
-    waited_for(lambda: not keeper.is_alive(), 20)
-    assert min(kills["worker"], kills["keeper"]) >= most / 6, kills
+    scheduler.signal(signal.SIGTERM)
+    waited_for(lambda: not scheduler.is_alive(), 20)
+    assert min(kills["worker"], kills["scheduler"]) >= most / 6, kills
     runs = {run.folder: run for run in store.all() if run.folder.parent == tmp_path / "runs"}
     assert len(runs) == len(store.all()) - len(twins) == scripted + tiny  # none lost, none doubled
     for n, config in enumerate(chosen):

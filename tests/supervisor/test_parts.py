@@ -1,4 +1,4 @@
-"""What the keeper is made of: processes told apart, locks handed down, logs kept short, slots, causes of death."""
+"""What the scheduler is made of: processes told apart, locks handed down, logs kept short, slots, causes of death."""
 
 import json
 import os
@@ -13,13 +13,17 @@ import pytest
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict
 from ratchet.run import run_lock
+from ratchet.run.events import RoundDone, RunEnded
 from ratchet.run.log_files import rotate
 from ratchet.run.processes import Process
 from ratchet.run.run_folder import RunFolder
-from ratchet.supervisor import KeeperHome, Slot, find_slots
+from ratchet.supervisor import SchedulerHome, Slot, find_slots
 from ratchet.supervisor.deaths import MemoryKills, death
 from ratchet.supervisor.executors import directory_of
 from ratchet.supervisor.slots import environment_of, fits
+
+from ..small_runs import journal
+from .puppet import record
 
 
 def until(is_so):
@@ -130,16 +134,16 @@ def test_the_log_of_a_run_stays_short(tmp_path, monkeypatch):
     assert "round=99" in folder.log_path.read_text() + (folder.path / "run.log.1").read_text()
 
 
-def test_one_keeper_for_a_home_and_its_name_stays(tmp_path):
-    home = KeeperHome(tmp_path / "home")
+def test_one_scheduler_for_a_home_and_its_name_stays(tmp_path):
+    home = SchedulerHome(tmp_path / "home")
     assert not home.is_held()
     with home.held() as name:
         assert home.is_held()
-        with pytest.raises(Conflict, match=rf"looks after .* already \(process {os.getpid()}\)"), home.held():
+        with pytest.raises(Conflict, match=rf"is already running for .* \(process {os.getpid()}\)"), home.held():
             pass
     with home.held() as again:
         assert again == name
-    with KeeperHome(tmp_path / "other").held() as other:
+    with SchedulerHome(tmp_path / "other").held() as other:
         assert other != name
 
 
@@ -235,7 +239,7 @@ def test_the_systems_counters_of_kills_for_memory_are_read(tmp_path):
         (-9, None, MemoryKills(1, 1), "error", "was killed."),
         (-11, MemoryKills(0, 0), MemoryKills(1, 1), "error", "ended by signal 11"),
         (7, MemoryKills(0, 0), MemoryKills(1, 1), "error", "exit code 7"),
-        (None, None, MemoryKills(0, 0), "error", "without saying why"),
+        (None, None, MemoryKills(0, 0), "error", "without an error message"),
     ],
 )
 def test_a_death_is_put_into_words(exit_code, before, after, ending, said):
@@ -249,22 +253,20 @@ def test_an_ended_journal_is_no_refusal(tmp_path):
 
     folder = RunFolder.create(RunConfig(), tmp_path / "run")
     worker_main._say_refused(folder, "No.", 0)
-    assert [event["event"] for event in folder.events()] == ["refused"]
-    before = len(list(folder.events()))
-    folder.append_event("ended", status="failed", ending="error", message="No.")
+    assert [event["event"] for event in journal(folder)] == ["refused"]
+    before = len(list(journal(folder)))
+    folder.append_event(RunEnded(status="failed", ending="error", message="No."))
     worker_main._say_refused(folder, "No.", before)
-    assert [event["event"] for event in folder.events()] == ["refused", "ended"]
+    assert [event["event"] for event in journal(folder)] == ["refused", "ended"]
 
 
 def test_the_heartbeat_says_what_the_work_is_at(tmp_path, monkeypatch):
-    from ratchet.worker import Watch
     from ratchet.worker import heartbeat as heartbeats
 
     monkeypatch.setattr(heartbeats, "_EVERY_SECONDS", 0.01)
     folder = RunFolder.create(RunConfig(), tmp_path / "run")
     session = SimpleNamespace(progress_count=0)
-    heard = []
-    heartbeat = heartbeats.Heartbeat(folder, Watch(on_event=heard.append))
+    heartbeat = heartbeats.Heartbeat(folder)
 
     def beat():
         return json.loads(folder.heartbeat_path.read_text())
@@ -276,8 +278,8 @@ def test_the_heartbeat_says_what_the_work_is_at(tmp_path, monkeypatch):
             os.getpid(),
             Process.own().started,
         )
-        heartbeat.watch.on_event({"event": "round", "record": {"round": 3}})
-        heartbeat.watch.on_progress("sampling", 2, 8)
+        heartbeat.listener.on_event(RoundDone(record=record(3)))
+        heartbeat.listener.on_progress("sampling", 2, 8)
         session.progress_count = 5
         until(lambda: beat()["progress"] == 5)
         assert {name: beat()[name] for name in ("phase", "done", "total", "round")} == {
@@ -286,4 +288,3 @@ def test_the_heartbeat_says_what_the_work_is_at(tmp_path, monkeypatch):
             "total": 8,
             "round": 4,
         }
-    assert len(heard) == 1

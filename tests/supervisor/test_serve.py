@@ -9,7 +9,7 @@ import pytest
 
 from ratchet.run.processes import Process
 from ratchet.run.run_folder import RunFolder
-from tests.small_runs import flags
+from tests.small_runs import flags, journal
 
 
 def until(is_so, seconds=200):
@@ -33,7 +33,7 @@ def queued(cli, tmp_path):
 
 
 def has_done(folder, round):
-    return any(event["event"] == "round" and event["record"]["round"] >= round for event in folder.events())
+    return any(event["event"] == "round" and event["record"]["round"] >= round for event in journal(folder))
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_workers_outlive_serve_and_the_next_one_follows_and_ends_them(queued, st
     assert (second.returncode, worker.is_alive()) == (0, False)
     shown = json.loads(cli("runs", "show", queued.run_id, "--json").stdout)
     assert (shown["status"], shown["ending"]) == ("stopped_early", "stopped")
-    assert list(RunFolder(queued.path).events())[-1]["event"] == "ended"
+    assert list(journal(RunFolder(queued.path)))[-1]["event"] == "ended"
     assert not Process.of(worker.pid).is_alive()
 
 
@@ -70,7 +70,7 @@ def test_a_run_is_stopped_from_another_terminal_and_queued_again(queued, start_c
     stopped = cli("runs", "stop", queued.run_id)
     assert "Asked to stop" in stopped.stdout
     until(lambda: not queued.is_locked())
-    rounds = sum(event["event"] == "round" for event in queued.events())
+    rounds = sum(event["event"] == "round" for event in journal(queued))
     until(lambda: cli("resume", queued.run_id, "--queue").returncode == 0)
     until(lambda: has_done(queued, rounds + 1))
     os.kill(served.pid, signal.SIGTERM)

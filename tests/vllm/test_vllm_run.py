@@ -13,16 +13,16 @@ from ratchet.errors import SamplerFailed
 from ratchet.models.adapter_files import ADAPTER_WEIGHTS
 from ratchet.run.run_folder import RunFolder
 
-from ..small_runs import adapter_bytes, ended, flags, records, rollouts, small
+from ..small_runs import adapter_bytes, ended, flags, journal, records, rollouts, small
 
 
-def train(path, watch=None, **changes):
+def train(path, listener=None, **changes):
     folder = RunFolder.create(small(backend="vllm", **changes), path)
-    return folder, worker.run(folder, watch=watch)
+    return folder, worker.run(folder, listeners=[listener] if listener else [])
 
 
 def notes(folder):
-    return [event["text"] for event in folder.events() if event["event"] == "note"]
+    return [event["text"] for event in journal(folder) if event["event"] == "note"]
 
 
 def without_seconds(folder):

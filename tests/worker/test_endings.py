@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -34,7 +35,8 @@ from ratchet.errors import (
     SandboxUnavailable,
     VerifierFailing,
 )
-from ratchet.run.endings import GOOD, KEEPING, RESUMABLE, UNSCORED, WHY, ending_of, status_of
+from ratchet.run.endings import ENDINGS, KEEPING_FAULTS, Ending, ending_of, status_of
+from ratchet.run.records import RunResult
 from ratchet.run.run_folder import RunFolder
 from ratchet.verifiers import identity
 from ratchet.worker import watchdog
@@ -147,7 +149,7 @@ def test_a_limit_between_rounds_starts_no_round_that_would_not_fit(ending, tmp_p
 
     run.after_round = after_round
     result = run.run(now=clock)
-    assert_kept(run, ending=ending, best=1, done=1, said=[WHY[ending], f"higher {setting}"])
+    assert_kept(run, ending=ending, best=1, done=1, said=[ENDINGS[ending].why, f"higher {setting}"])
     assert exit_status(result) == 0
     assert result.cost == (None if ending == "time_limit" else pytest.approx((seconds - 299) / 3600 * 3))
 
@@ -279,7 +281,7 @@ def test_a_stop_that_came_between_two_sessions_keeps_the_adapter_and_a_resume_ta
     record = run.folder.read_run()
     run.folder.write_run({**record, "report": {}})
     run.after_round = lambda done: None
-    assert service.resume(str(run.folder.path), watch=run.watch()).ending == "all_rounds"
+    assert service.resume(str(run.folder.path), listeners=[run.watch()]).ending == "all_rounds"
     assert not run.folder.stop_path.exists()
 
 
@@ -333,15 +335,21 @@ def full_at(phase, run):
     [
         (
             "sampling",
-            ["Answers per prompt is 4", "Longest answer 16", "Sampling budget", "fewer Answers", "more memory"],
+            ["Answers per prompt is 4", "Max answer tokens 16", "Sampling budget", "fewer Answers", "more memory"],
             ["Micro batch"],
         ),
         (
             "updating",
-            ["Micro batch is", "Longest answer 16", "smaller Micro batch", "Gradient checkpointing on", "more memory"],
+            [
+                "Micro batch is",
+                "Max answer tokens 16",
+                "smaller Micro batch",
+                "Gradient checkpointing on",
+                "more memory",
+            ],
             ["Sampling budget", "Answers per prompt"],
         ),
-        ("scoring", ["Validation does not fit", "shorter Longest answer", "more memory"], ["Answers per prompt"]),
+        ("scoring", ["Validation does not fit", "lower Max answer tokens", "more memory"], ["Answers per prompt"]),
     ],
 )
 def test_out_of_memory_on_a_gpu_simulated_at_the_allocator(phase, said, unsaid, tmp_path):
@@ -352,7 +360,7 @@ def test_out_of_memory_on_a_gpu_simulated_at_the_allocator(phase, said, unsaid, 
     folder = RunFolder.create(config, tmp_path / "run")
     on_progress, opened = full_at(phase, folder)
     try:
-        result = worker.run(folder, function=length, watch=worker.Watch(on_progress=on_progress))
+        result = worker.run(folder, function=length, listeners=[worker.Listener(on_progress=on_progress)])
     finally:
         for mode in opened:
             mode.__exit__(None, None, None)
@@ -406,7 +414,7 @@ def test_stalled_where_the_main_thread_answers_ends_in_good_order(tmp_path, monk
     started = time.monotonic()
     result = run.run()
     assert time.monotonic() - started < 190
-    said = ["Sampling made no progress for 0.05 minutes (Stall limit).", "raise Stall limit"]
+    said = ["Sampling answers made no progress for 0.05 minutes (Stall limit).", "raise Stall limit"]
     assert_kept(run, ending="stalled", best=1, done=1, said=said)
     assert "stalled at threading.py" in run.folder.log_path.read_text()
     assert exit_status(result) == 4
@@ -463,8 +471,8 @@ def test_a_full_disk_at_any_write_of_a_round(what, tmp_path, monkeypatch):
 NO_SIGNAL = {
     "all right": (["right", "right"], "every answer was right", "harder prompts"),
     "all wrong": (["wrong", "wrong"], "all answers were wrong", "easier prompts"),
-    "cut off": (["...", "..."], "most answers were cut off", "Raise Longest answer"),
-    "unparseable": (["?", "?"], "most answers could not be read", "System prompt"),
+    "cut off": (["...", "..."], "most answers were cut off", "Raise Max answer tokens"),
+    "unparseable": (["?", "?"], "most answers were unparseable", "system prompt"),
 }
 
 
@@ -509,26 +517,25 @@ def test_before_round_zero_is_scored_any_fault_fails_the_run(fault, ending, tmp_
     assert not run.folder.adapter_path.exists()
 
 
-def test_every_ending_has_a_status_an_exit_code_and_a_place_in_the_tables():
-    from typing import get_args
+def test_the_table_has_every_ending_and_nothing_else():
+    assert set(ENDINGS) == set(get_args(Ending))
 
-    from ratchet.run.records import Ending, RunResult
 
-    endings = set(get_args(Ending))
-    assert endings == GOOD | set(KEEPING.values()) | {"stalled", "no_learning_signal", "error"}
-    assert set(WHY) >= GOOD
-    assert endings >= RESUMABLE | UNSCORED
-    for ending in endings:
-        completed = ending in ("all_rounds", "nothing_left")
-        failed = ending in ("no_learning_signal", "error")
-        kept = "completed" if completed else "failed" if failed else "stopped_early"
-        assert status_of(ending, has_adapter=True) == kept
-        assert status_of(ending, has_adapter=False) == ("cancelled" if ending == "stopped" else "failed")
-        result = RunResult(run="", folder="", status=kept, ending=ending, message="", rounds_done=1, adapter="there")
-        assert exit_status(result) == (0 if ending in GOOD else 4)
-        assert exit_status(result.model_copy(update={"adapter": None})) == 4
-    for kind, ending in KEEPING.items():
-        assert ending_of(kind("Why.")) == ending
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_ending_has_a_status_an_exit_code_and_words(ending):
+    rule = ENDINGS[ending]
+    completed = ending in ("all_rounds", "nothing_left")
+    failed = ending in ("no_learning_signal", "error")
+    kept = "completed" if completed else "failed" if failed else "stopped_early"
+    assert status_of(ending, has_adapter=True) == kept
+    assert status_of(ending, has_adapter=False) == ("cancelled" if ending == "stopped" else "failed")
+    result = RunResult(run="", folder="", status=kept, ending=ending, message="", rounds_done=1, adapter="there")
+    assert exit_status(result) == (0 if rule.good else 4)
+    assert exit_status(result.model_copy(update={"adapter": None})) == 4
+    assert rule.why or not rule.good
+    assert rule.why or rule.fault or ending in ("stalled", "error")  # whose cause is said by who ends the run
+    assert not rule.fault or ending_of(rule.fault("Why.")) == ending
+    assert (rule.fault in KEEPING_FAULTS) == (rule.fault is not None and not failed)
 
 
 def test_the_exit_code_of_the_watchdog_is_the_tasks():

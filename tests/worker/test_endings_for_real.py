@@ -29,7 +29,7 @@ def on_progress(now, done, total):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + headroom, resource.RLIM_INFINITY))
 
-result = worker.run(folder, watch=worker.Watch(on_progress=on_progress))
+result = worker.run(folder, listeners=[worker.Listener(on_progress=on_progress)])
 print(result.model_dump_json())
 """
 # So much, and what a phase asks for beyond: a cache for 1,024 answers of 200 tokens; a row of all answers at once.
@@ -68,12 +68,12 @@ shutil.copytree(home / "run", disk / "run")
 folder = RunFolder(disk / "run")
 
 def on_event(event):
-    if event["event"] == "round" and event["record"]["round"] == 1:
+    if event.event == "round" and event.record.round == 1:
         # What is left of its last page the journal would have for itself: an event fills it.
         before = folder.events_path.stat().st_size
-        folder.append_event("note", text="")
+        folder.append_event(Note(text=""))
         after = folder.events_path.stat().st_size
-        folder.append_event("note", text="x" * ((before - 2 * after) % 4096))
+        folder.append_event(Note(text="x" * ((before - 2 * after) % 4096)))
         assert folder.events_path.stat().st_size % 4096 == 0
         with (disk / "filler").open("wb", buffering=0) as file:
             for size in (1 << 16, 1 << 12, 1):
@@ -83,7 +83,7 @@ def on_event(event):
                 except OSError:
                     pass
 
-result = worker.run(folder, watch=worker.Watch(on_event=on_event))
+result = worker.run(folder, listeners=[worker.Listener(on_event=on_event)])
 shutil.copytree(disk / "run", home / "after")
 print(result.model_dump_json())
 """

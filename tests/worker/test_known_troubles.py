@@ -250,10 +250,12 @@ def test_memory_does_not_grow_from_round_to_round(tmp_path):
     after = []
 
     def on_event(event):
-        if event["event"] == "round":
+        if event.event == "round":
             after.append(live_bytes())
 
-    worker.run(RunFolder.create(small(heldout=0, rounds=5), tmp_path / "run"), watch=worker.Watch(on_event=on_event))
+    worker.run(
+        RunFolder.create(small(heldout=0, rounds=5), tmp_path / "run"), listeners=[worker.Listener(on_event=on_event)]
+    )
     # Moments of the optimizer come with the first step; from then on nothing may.
     assert max(after[3:]) <= max(after[1:3]) + 4096
 

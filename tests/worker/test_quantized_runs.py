@@ -8,9 +8,9 @@ import ratchet
 from ratchet import worker
 from ratchet.engine import memory
 from ratchet.run.run_folder import RunFolder
-from ratchet.worker import Watch
+from ratchet.worker import Listener
 
-from ..small_runs import adapter_bytes, ended, records, rollouts, small
+from ..small_runs import adapter_bytes, ended, journal, records, rollouts, small
 
 KINDS = ["8bit", "4bit"]
 
@@ -26,17 +26,17 @@ def train(path, **settings):
 
 def killed_after(path, number, **settings):
     def kill(event):
-        if event["event"] == "round" and event["record"]["round"] == number:
+        if event.event == "round" and event.record.round == number:
             raise Killed
 
     folder = RunFolder.create(small(**settings), path)
     with pytest.raises(Killed):
-        worker.run(folder, watch=Watch(on_event=kill))
+        worker.run(folder, listeners=[Listener(on_event=kill)])
     return folder
 
 
 def notes(folder):
-    return [event["text"] for event in folder.events() if event["event"] == "note"]
+    return [event["text"] for event in journal(folder) if event["event"] == "note"]
 
 
 def assert_same_run(folder, other):

@@ -15,7 +15,7 @@ from ratchet.models.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_a
 from ratchet.readiness.start_adapter import with_start
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.adapters.adapter_catalogue import list_adapters, show_adapter
-from ratchet.worker import Watch
+from ratchet.worker import Listener
 
 from ..adapters import TINY, by_peft, finished_run, tiny_adapter
 from ..small_runs import adapter_bytes, ended, flags, records, rollouts, small
@@ -25,13 +25,13 @@ class Killed(BaseException):
     """Stands for a SIGKILL: nothing of ours catches it."""
 
 
-def train(path, source=None, watch=None, **changes):
+def train(path, source=None, listener=None, **changes):
     """Work on a run to its end, from another run's adapter if one is given; return its folder."""
     config = small(**changes)
     if source is not None:
         config = with_start(small(start_from=str(source), **changes)).config
     folder = RunFolder.create(config, path)
-    worker.run(folder, watch=watch)
+    worker.run(folder, listeners=[listener] if listener else [])
     return folder
 
 
@@ -146,11 +146,11 @@ def test_the_source_is_as_it_was_to_the_byte_and_the_minute(copy, tmp_path):
 
 def test_a_killed_run_goes_on_to_the_same_result_when_its_source_is_gone(followed, copy, tmp_path):
     def kill(event):
-        if event["event"] == "round" and event["record"]["round"] == 1:
+        if event.event == "round" and event.record.round == 1:
             raise Killed
 
     with pytest.raises(Killed):
-        train(tmp_path / "run", copy.path, watch=Watch(on_event=kill), rounds=2, beta=0.05)
+        train(tmp_path / "run", copy.path, listener=Listener(on_event=kill), rounds=2, beta=0.05)
     shutil.rmtree(copy.path)
     folder = RunFolder(tmp_path / "run")
     worker.run(folder)

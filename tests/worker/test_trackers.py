@@ -18,9 +18,9 @@ from ratchet.run.records import RoundRecord
 from ratchet.run.run_folder import RunFolder
 from ratchet.tracking import is_installed
 from ratchet.tracking.sent import numbers_of, settings_of
-from ratchet.worker import Watch, tracker_processes
+from ratchet.worker import Listener, tracker_processes
 
-from ..small_runs import SMALL, adapter_bytes, ended, records
+from ..small_runs import SMALL, adapter_bytes, ended, journal, records
 
 POISON = "zyzzyva"
 
@@ -35,10 +35,10 @@ class Killed(BaseException):
 
 def killed_after(number):
     def on_event(event):
-        if event["event"] == "round" and event["record"]["round"] == number:
+        if event.event == "round" and event.record.round == number:
             raise Killed
 
-    return Watch(on_event=on_event)
+    return Listener(on_event=on_event)
 
 
 def wanted(folder):
@@ -141,10 +141,10 @@ READERS = {
 def test_every_round_is_there_once_also_after_a_resume(name, tmp_path):
     folder = RunFolder.create(config_of(name), tmp_path / "run")
     with pytest.raises(Killed):
-        worker.run(folder, watch=killed_after(1))
+        worker.run(folder, listeners=[killed_after(1)])
     result = worker.run(folder)
     assert result.ending == "all_rounds"
-    assert [event["text"] for event in folder.events() if event.get("about")] == []
+    assert [event["text"] for event in journal(folder) if event.get("about")] == []
     assert_all_there(READERS[name](folder), folder)
     assert not [path for path in tmp_path.iterdir() if path.name not in ("run", "home", "hub")]
     private = (folder.path / "trackers").stat().st_mode & 0o077
@@ -260,7 +260,7 @@ def test_nothing_is_sent_anywhere_unasked(tmp_path, monkeypatch):
         worker.run(folder)
         over.set()
         thread.join()
-    assert [event["text"] for event in folder.events() if event.get("about")] == []
+    assert [event["text"] for event in journal(folder) if event.get("about")] == []
     assert knocks == []
 
 
@@ -271,9 +271,9 @@ def test_one_that_fails_is_noted_once_and_the_others_go_on(tmp_path, monkeypatch
     folder = RunFolder.create(config_of("mlflow", "tensorboard"), tmp_path / "run")
     result = worker.run(folder)
     assert (result.ending, adapter_bytes(folder)) == ("all_rounds", adapter_bytes(plain))
-    (note,) = [event["text"] for event in folder.events() if event.get("about")]
-    assert note == "Tracker mlflow failed and is left out; the run goes on. Its log: trackers/mlflow.log."
-    assert list(folder.events())[-1]["event"] == "ended"
+    (note,) = [event["text"] for event in journal(folder) if event.get("about")]
+    assert note == "Tracker mlflow failed and is left out; the run continues. Its log: trackers/mlflow.log."
+    assert list(journal(folder))[-1]["event"] == "ended"
     assert (folder.path / "trackers" / "mlflow.log").read_text()
     assert_all_there(of_tensorboard(folder), folder)
 
@@ -286,7 +286,7 @@ def test_one_that_hangs_is_dropped_with_its_processes_and_holds_the_end_up_for_a
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.getsockname()[1]}")
         folder = RunFolder.create(config_of("mlflow", rl={**SMALL["rl"], "rounds": 1}), tmp_path / "run")
         worker.run(folder)
-    (note,) = [event["text"] for event in folder.events() if event.get("about")]
+    (note,) = [event["text"] for event in journal(folder) if event.get("about")]
     assert note.startswith("Tracker mlflow hangs and is left out")
     assert ended(folder)["status"] == "completed"
     assert not trackers_left(folder)

@@ -19,7 +19,7 @@ from ratchet.datasets.math_pairs_source import solve
 from ratchet.errors import IncompatibleData, InvalidSetting, NotReady
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.data import datasets
-from ratchet.worker import Watch
+from ratchet.worker import Listener
 
 from ..small_runs import adapter_bytes, ended, events_apart_from_times, keep_events, log_apart_from_times, records
 
@@ -56,9 +56,9 @@ class Clock:
         return self.seconds
 
 
-def run_of(settings, path, watch=None, now=time.monotonic):
+def run_of(settings, path, listener=None, now=time.monotonic):
     folder = RunFolder.create(build(settings), path)
-    return folder, worker.run(folder, watch=watch, now=now)
+    return folder, worker.run(folder, listeners=[listener] if listener else [], now=now)
 
 
 def assert_same_run(folder, other):
@@ -114,7 +114,7 @@ def test_a_run_killed_within_a_round_goes_on_to_the_same_bytes(reference, tmp_pa
             raise Killed
 
     with pytest.raises(Killed):
-        worker.run(folder, watch=Watch(on_progress=on_progress))
+        worker.run(folder, listeners=[Listener(on_progress=on_progress)])
     assert service.summary(str(folder.path)).status == "interrupted"
     worker.run(folder)
     assert_same_run(folder, reference[0])
@@ -137,10 +137,10 @@ def test_a_worker_that_is_killed_goes_on_to_the_same_bytes(reference, start_cli,
 
 def test_a_stopped_run_keeps_its_best_adapter_and_goes_on_to_the_same_bytes(reference, tmp_path):
     def on_event(event):
-        if event["event"] == "round" and event["record"]["round"] == 1:
+        if event.event == "round" and event.record.round == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    folder, result = run_of(SFT, tmp_path / "run", Watch(on_event=on_event))
+    folder, result = run_of(SFT, tmp_path / "run", Listener(on_event=on_event))
     assert (result.status, result.ending, result.rounds_done) == ("stopped_early", "stopped", 1)
     assert result.message.startswith("Stopped as asked. 1 of 3 rounds done.")
     assert adapter_bytes(folder)
@@ -156,7 +156,7 @@ def test_the_time_limit_within_a_round_costs_that_round_alone(tmp_path):
             seen.append(done)
             clock.seconds = 7200 - 180 if len(seen) == 5 else 0.0
 
-    folder, result = run_of(SFT, tmp_path / "run", Watch(on_progress=on_progress), clock)
+    folder, result = run_of(SFT, tmp_path / "run", Listener(on_progress=on_progress), clock)
     assert seen == [0, 1, 2, 0, 1]
     assert (result.status, result.ending, result.rounds_done) == ("stopped_early", "time_limit", 1)
     assert not folder.rollouts_file(2).exists()

@@ -23,7 +23,7 @@ from ratchet.service.evaluations import benchmarks
 from ratchet.service.verification.report_gate import Consent
 
 from ..small_evaluations import few, made, request
-from ..small_runs import SMALL, adapter_bytes, records, rollouts
+from ..small_runs import SMALL, adapter_bytes, journal, records, rollouts
 
 POISON = "zyzzyva"
 TEST_ROWS = [{"prompt": f"Say {n}.", "answer": str(n)} for n in range(1, 9)]
@@ -124,7 +124,7 @@ def test_so_it_is_of_a_run_that_a_user_starts_with_all_checks(at_home, tmp_path)
 
 def opened_by_worker(folder, seen):
     subprocess.run([sys.executable, "-c", AUDITED, str(seen), str(folder.path)], check=False, capture_output=True)
-    assert [event["ending"] for event in folder.events() if event["event"] == "ended"] == ["all_rounds"]
+    assert [event["ending"] for event in journal(folder) if event["event"] == "ended"] == ["all_rounds"]
     return set(seen.read_text().splitlines())
 
 

@@ -11,23 +11,24 @@ import pytest
 from ratchet import worker
 from ratchet.engine.budget import TimeBudget
 from ratchet.errors import Conflict, InvalidSetting, NotFound
+from ratchet.run.events import RoundDone, RunEnded
 from ratchet.run.records import RoundRecord, Seconds, Validation
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.adapters.run_files import fetch_run, upload_run
 from ratchet.service.runs.start_checks import check_run
 from ratchet.store import Database, RunStore
 from ratchet.store.artifact_store import ArtifactStore, files_of
-from ratchet.worker import Watch, uploads
+from ratchet.worker import uploads
 from ratchet.worker.session import Session
 from ratchet.worker.uploads import uploading
 
-from ..small_runs import adapter_bytes, ended, records, small
+from ..small_runs import adapter_bytes, ended, journal, records, small
 
 
 @pytest.fixture
 def session(tmp_path):
     folder = RunFolder.create(small(), tmp_path / "run")
-    made = Session(folder, Watch(), TimeBudget(None, time.monotonic))
+    made = Session(folder, TimeBudget(None, time.monotonic))
     made.start(resumed=False)
     return made
 
@@ -44,12 +45,12 @@ def finish_round(session, number, size=1000):
     folder.checkpoint_path.write_bytes(b"%d" % number * size)
     folder.stage_adapter({"adapter_model.safetensors": b"best of %d" % number, "adapter_config.json": b"{}"})
     folder.put_adapter()
-    session.event("round", record=a_round(number).model_dump())
+    session.event(RoundDone(record=a_round(number)))
 
 
 def close(session, finish):
     finish()
-    session.event("ended", status="completed", ending="all_rounds", message="", artifacts=session.artifacts_url)
+    session.event(RunEnded(status="completed", ending="all_rounds", message="", artifacts=session.artifacts_url))
 
 
 def wait_until(told, seconds=60):
@@ -60,7 +61,7 @@ def wait_until(told, seconds=60):
 
 
 def notes(session):
-    return [event["text"] for event in session.folder.events() if event["event"] == "note"]
+    return [event["text"] for event in journal(session.folder) if event["event"] == "note"]
 
 
 def files(folder):

@@ -11,9 +11,9 @@ from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, MetricRef
 from ratchet.readiness import check
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.verification import user_metrics
-from ratchet.worker import Watch
+from ratchet.worker import Listener
 
-from ..small_runs import SMALL, adapter_bytes, records, rollouts
+from ..small_runs import SMALL, adapter_bytes, journal, records, rollouts
 
 # Fails on answers with a 3 in them, and likes long ones.
 PICKY = """
@@ -109,11 +109,11 @@ def test_it_is_recorded_beside_the_reward_and_its_failures_end_nothing(reference
 
 
 def test_failures_are_noted_once_with_counts_and_no_text(reference):
-    notes = [event for event in reference[0].events() if event["event"] == "note" and event.get("about")]
+    notes = [event for event in journal(reference[0]) if event["event"] == "note" and event.get("about")]
     (note,) = notes
     assert note["about"] == "watch_failures"
     assert note["text"].startswith("The watch metric (Metric picky version 1) failed on ")
-    assert "by execution. They are left out of its mean, and the run goes on." in note["text"]
+    assert "by execution. They are left out of its mean, and the run continues." in note["text"]
 
 
 def test_the_run_learns_what_it_learns_without_one(reference, tmp_path):
@@ -130,16 +130,16 @@ def test_a_run_that_is_resumed_has_the_same_values(reference, tmp_path):
     folder = RunFolder.create(watched(CUSTOM), tmp_path / "run")
 
     def on_event(event):
-        if event["event"] == "round" and event["record"]["round"] == 1:
+        if event.event == "round" and event.record.round == 1:
             raise Killed
 
     with pytest.raises(Killed):
-        worker.run(folder, watch=Watch(on_event=on_event))
+        worker.run(folder, listeners=[Listener(on_event=on_event)])
     worker.run(folder)
     same = [{**record, "seconds": None} for record in records(reference[0])]
     assert [{**record, "seconds": None} for record in records(folder)] == same
     assert rollouts(folder) == rollouts(reference[0])
-    assert len([event for event in folder.events() if event.get("about")]) == 1
+    assert len([event for event in journal(folder) if event.get("about")]) == 1
 
 
 def test_it_is_shown(reference, ratchet_command):
@@ -198,7 +198,7 @@ def test_planted_reward_hacking_is_diagnosed_in_a_real_run_with_both_curves(tmp_
     assert reward.last > reward.first
     assert watch.last < watch.first
 
-    notes = [e for e in RunFolder(tmp_path / "run").events() if e.get("about") == "reward_hacking"]
+    notes = [e for e in journal(RunFolder(tmp_path / "run")) if e.get("about") == "reward_hacking"]
     assert len(notes) == 1
     code, shown, _ = ratchet_command("runs", "health", result.folder)
     assert code == 0

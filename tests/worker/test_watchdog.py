@@ -127,9 +127,9 @@ def on_progress(phase, done, total):
             lock(mutex)
 
 def on_hard_end(event):
-    print(event["ending"], flush=True)
+    print(event.ending, flush=True)
 
-worker.run(RunFolder(Path(sys.argv[1])), watch=worker.Watch(on_progress=on_progress, on_hard_end=on_hard_end))
+worker.run(RunFolder(Path(sys.argv[1])), listeners=[worker.Listener(on_progress=on_progress, on_hard_end=on_hard_end)])
 """
 
 
@@ -142,7 +142,7 @@ def test_a_worker_that_hangs_in_native_code_is_closed_from_outside_and_its_proce
     assert (event["status"], event["ending"], event["rounds_done"]) == ("stopped_early", "stalled", 1)
     assert event["best_round"] == records(folder)[-1]["best_round"]
     assert event["message"].startswith(
-        "The update made no progress for 0.05 minutes (Stall limit). 1 of 3 rounds done."
+        "Updating the adapter made no progress for 0.05 minutes (Stall limit). 1 of 3 rounds done."
     )
     assert "raise Stall limit" in event["message"]
     assert event["seconds"] > 3

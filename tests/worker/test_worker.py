@@ -19,13 +19,14 @@ from ratchet.config import RunConfig
 from ratchet.errors import Conflict, DiskFull, InvalidSetting, NoLearningSignal, NotFinite, OutOfMemory, SamplerFailed
 from ratchet.run.records import RoundRecord
 from ratchet.run.run_folder import RunFolder
-from ratchet.worker import Watch
+from ratchet.worker import Listener
 
 from ..small_runs import (
     adapter_bytes,
     ended,
     events_apart_from_times,
     flags,
+    journal,
     keep_events,
     log_apart_from_times,
     records,
@@ -38,10 +39,10 @@ class Killed(BaseException):
     """Stands for a SIGKILL: nothing of ours catches it."""
 
 
-def train(path, config=None, watch=None, now=time.monotonic):
+def train(path, config=None, listener=None, now=time.monotonic):
     """Start a run in a folder and work on it to its end; return the folder and the result."""
     folder = RunFolder.create(config or small(), path)
-    return folder, worker.run(folder, watch=watch, now=now)
+    return folder, worker.run(folder, listeners=[listener] if listener else [], now=now)
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +105,7 @@ def test_a_round_is_written_as_rollouts_then_checkpoint_then_event(tmp_path, mon
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", note)
-    watch = Watch(on_event=lambda event: order.append(event["event"]))
+    watch = Listener(on_event=lambda event: order.append(event.event))
     train(tmp_path / "run", small(rounds=1), watch)
     tail = order[order.index("round-001.jsonl") :]
     written = [name for name in tail if not name.startswith("adapter_")]
@@ -120,8 +121,8 @@ def test_a_resume_appends_records_that_the_journal_lacks_and_drops_what_the_chec
     shutil.copy(copy.rollouts_file(1), copy.rollouts_file(4))
     shutil.rmtree(copy.adapter_path)
     seen = []
-    result = worker.run(copy, watch=Watch(on_event=seen.append))
-    assert [event["record"]["round"] for event in seen if event["event"] == "round"] == [2, 3]
+    result = worker.run(copy, listeners=[Listener(on_event=seen.append)])
+    assert [event.record.round for event in seen if event.event == "round"] == [2, 3]
     assert not copy.rollouts_file(4).exists()
     assert (result.ending, result.rounds_done) == ("all_rounds", 3)
     assert_same_run(copy, reference[0])
@@ -140,8 +141,8 @@ def killed_at(step, monkeypatch, path):
     seen = []
 
     def watch_event(event):
-        if event["event"] == "round":
-            seen.append(event["record"]["round"])
+        if event.event == "round":
+            seen.append(event.record.round)
             if step == "callback" and seen[-1] == 2:
                 raise Killed
 
@@ -159,14 +160,14 @@ def killed_at(step, monkeypatch, path):
     if step == "append":
         append = RunFolder.append_event
 
-        def append_event(self, kind, **fields):
-            if kind == "round" and fields["record"]["round"] == 2:
+        def append_event(self, event):
+            if event.event == "round" and event.record.round == 2:
                 raise Killed
-            return append(self, kind, **fields)
+            return append(self, event)
 
         monkeypatch.setattr(RunFolder, "append_event", append_event)
     with pytest.raises(Killed):
-        worker.run(folder, watch=Watch(on_event=watch_event))
+        worker.run(folder, listeners=[Listener(on_event=watch_event)])
     monkeypatch.undo()
     return folder
 
@@ -187,14 +188,14 @@ def test_a_run_killed_between_two_writes_resumes_to_the_same_result(step, refere
 
 def stop_after(number, kind=signal.SIGTERM):
     def on_event(event):
-        if event["event"] == "round" and event["record"]["round"] == number:
+        if event.event == "round" and event.record.round == number:
             os.kill(os.getpid(), kind)
 
-    return Watch(on_event=on_event)
+    return Listener(on_event=on_event)
 
 
 def test_a_stopped_run_keeps_its_best_adapter_and_goes_on_to_the_same_result(reference, tmp_path):
-    folder, result = train(tmp_path / "run", watch=stop_after(1))
+    folder, result = train(tmp_path / "run", listener=stop_after(1))
     assert (result.status, result.ending, result.rounds_done) == ("stopped_early", "stopped", 1)
     assert result.message.startswith("Stopped as asked. 1 of 3 rounds done.")
     assert adapter_bytes(folder)
@@ -207,12 +208,12 @@ def test_a_second_interrupt_ends_at_once_and_the_run_can_be_resumed(reference, t
     folder = RunFolder.create(small(), tmp_path / "run")
 
     def on_event(event):
-        if event["event"] == "round" and event["record"]["round"] == 1:
+        if event.event == "round" and event.record.round == 1:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        worker.run(folder, watch=Watch(on_event=on_event))
+        worker.run(folder, listeners=[Listener(on_event=on_event)])
     assert service.summary(str(folder.path)).status == "interrupted"
     worker.run(folder)
     assert_same_run(folder, reference[0])
@@ -223,7 +224,7 @@ def test_a_run_stopped_before_round_zero_is_cancelled_and_says_where_it_was(tmp_
         if phase == "loading":
             os.kill(os.getpid(), signal.SIGINT)
 
-    folder, result = train(tmp_path / "run", watch=Watch(on_progress=on_progress))
+    folder, result = train(tmp_path / "run", listener=Listener(on_progress=on_progress))
     assert (result.status, result.ending, result.adapter) == ("cancelled", "stopped", None)
     assert "Stopped while scoring the held-out problems" in result.message
     assert not folder.adapter_path.exists()
@@ -243,10 +244,10 @@ def test_the_time_limit_between_rounds_starts_no_round_that_would_not_fit(tmp_pa
     clock = Clock()
 
     def on_event(event):
-        if event["event"] == "round" and event["record"]["round"] == 2:
+        if event.event == "round" and event.record.round == 2:
             clock.seconds = 7200 - 180 - 120 + 1
 
-    _, result = train(tmp_path / "run", watch=Watch(on_event=on_event), now=clock)
+    _, result = train(tmp_path / "run", listener=Listener(on_event=on_event), now=clock)
     assert (result.status, result.ending, result.rounds_done) == ("stopped_early", "time_limit", 2)
     assert result.message.startswith("The time limit came near. 2 of 3 rounds done.")
     assert result.heldout_after is not None  # closing work has its own time
@@ -261,7 +262,7 @@ def test_the_time_limit_within_a_round_costs_that_round_alone(tmp_path):
             done.append(phase)
             clock.seconds = 7200 - 180 if len(done) == 2 else 0.0
 
-    folder, result = train(tmp_path / "run", watch=Watch(on_progress=on_progress), now=clock)
+    folder, result = train(tmp_path / "run", listener=Listener(on_progress=on_progress), now=clock)
     assert (result.ending, result.rounds_done) == ("time_limit", 1)
     assert not folder.rollouts_file(2).exists()
 
@@ -276,7 +277,7 @@ def test_running_out_of_time_before_round_zero_fails_and_names_what_took_it(phas
         if now == phase:
             clock.seconds = 9000.0
 
-    _, result = train(tmp_path / "run", watch=Watch(on_progress=on_progress), now=clock)
+    _, result = train(tmp_path / "run", listener=Listener(on_progress=on_progress), now=clock)
     assert (result.status, result.ending, result.adapter) == ("failed", "time_limit", None)
     assert named in result.message
     assert "Raise Time limit" in result.message
@@ -286,14 +287,14 @@ def test_active_seconds_add_up_over_sessions_and_the_pause_between_is_free(tmp_p
     clock = Clock()
 
     def on_event(event):
-        if event["event"] == "round":
+        if event.event == "round":
             clock.seconds += 100
             os.kill(os.getpid(), signal.SIGTERM)
 
-    folder, first = train(tmp_path / "run", watch=Watch(on_event=on_event), now=clock)
+    folder, first = train(tmp_path / "run", listener=Listener(on_event=on_event), now=clock)
     assert first.seconds == 100
     clock.seconds = 1e6
-    second = worker.run(folder, watch=Watch(on_event=on_event), now=clock)
+    second = worker.run(folder, listeners=[Listener(on_event=on_event)], now=clock)
     assert second.seconds == 200
 
 
@@ -301,11 +302,11 @@ def test_the_first_round_starts_whatever_the_time_also_after_a_resume(tmp_path):
     clock = Clock()
 
     def on_event(event):
-        if event["event"] == "round" and event["record"]["round"] == 0:
+        if event.event == "round" and event.record.round == 0:
             clock.seconds = 7200 - 180 - 1
             os.kill(os.getpid(), signal.SIGTERM)
 
-    folder, _ = train(tmp_path / "run", watch=Watch(on_event=on_event), now=clock)
+    folder, _ = train(tmp_path / "run", listener=Listener(on_event=on_event), now=clock)
     result = worker.run(folder, now=Clock())
     assert (result.ending, result.rounds_done) == ("time_limit", 1)
 
@@ -319,7 +320,7 @@ def raising_in_round(number, error):
             if len(sampled) == number:
                 raise error
 
-    return Watch(on_progress=on_progress)
+    return Listener(on_progress=on_progress)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +331,7 @@ def raising_in_round(number, error):
     ],
 )
 def test_a_fault_after_round_zero_ends_early_with_the_best_adapter_and_its_reason(error, ending, tmp_path):
-    folder, result = train(tmp_path / "run", watch=raising_in_round(2, error))
+    folder, result = train(tmp_path / "run", listener=raising_in_round(2, error))
     assert (result.status, result.ending, result.rounds_done) == ("stopped_early", ending, 1)
     assert result.message.startswith(f"{error} 1 of 3 rounds done.")
     assert adapter_bytes(folder)
@@ -344,7 +345,7 @@ def test_a_fault_before_round_zero_fails_the_run(tmp_path):
 
     folder = RunFolder.create(small(), tmp_path / "run")
     with pytest.raises(OutOfMemory):
-        worker.run(folder, watch=Watch(on_progress=on_progress))
+        worker.run(folder, listeners=[Listener(on_progress=on_progress)])
     assert (ended(folder)["status"], ended(folder)["ending"]) == ("failed", "out_of_memory")
 
 
@@ -387,7 +388,7 @@ def test_no_learning_signal_fails_the_run_and_cannot_be_resumed(tmp_path):
 def test_an_unforeseen_error_is_told_by_place_and_not_by_its_text(tmp_path):
     folder = RunFolder.create(small(), tmp_path / "run")
     with pytest.raises(RuntimeError):
-        worker.run(folder, watch=raising_in_round(1, RuntimeError("poison")))
+        worker.run(folder, listeners=[raising_in_round(1, RuntimeError("poison"))])
     assert (ended(folder)["status"], ended(folder)["ending"]) == ("failed", "error")
     assert "RuntimeError" in ended(folder)["message"]
     assert "test_worker.py" in folder.log_path.read_text()
@@ -395,10 +396,10 @@ def test_an_unforeseen_error_is_told_by_place_and_not_by_its_text(tmp_path):
 
 
 def test_a_completed_run_cannot_be_resumed_and_stays_completed(reference):
-    events = list(reference[0].events())
+    events = list(journal(reference[0]))
     with pytest.raises(Conflict, match=r"is completed \(all rounds\)"):
         worker.run(reference[0])
-    assert list(reference[0].events()) == events
+    assert list(journal(reference[0])) == events
 
 
 def test_a_run_is_worked_on_by_one_process_alone(copy):
@@ -443,10 +444,10 @@ def edit_model(tmp_path):
 @pytest.mark.parametrize(("edit", "what"), [(edit_rows, "data"), (edit_model, "base model")])
 def test_a_run_whose_data_or_model_changed_is_refused_and_stays_what_it_was(edit, what, on_files, tmp_path):
     edit(tmp_path)
-    events = list(on_files.events())
+    events = list(journal(on_files))
     with pytest.raises(Conflict, match=f"The run's {what} was .* cannot go on to the same result"):
         worker.run(on_files)
-    assert list(on_files.events()) == events
+    assert list(journal(on_files)) == events
     assert service.summary(str(on_files.path)).status == "stopped_early"
 
 
@@ -490,10 +491,10 @@ def test_a_disk_that_fills_up_during_a_run_ends_it_with_the_best_adapter_and_it_
         pytest.skip("no disk can be mounted here; see the next test")
 
     def on_event(event):
-        if event["event"] == "round" and event["record"]["round"] == 1:
+        if event.event == "round" and event.record.round == 1:
             fill(small_disk)
 
-    folder, result = train(small_disk / "run", watch=Watch(on_event=on_event))
+    folder, result = train(small_disk / "run", listener=Listener(on_event=on_event))
     assert (result.status, result.ending, result.rounds_done) == ("stopped_early", "disk_full", 1)
     assert "is full. Free some space" in result.message
     assert json.loads((folder.adapter_path / "adapter_config.json").read_text())["r"] == 8
@@ -512,11 +513,11 @@ from ratchet.run.run_folder import RunFolder
 from ratchet import worker
 
 def on_event(event):
-    if event["event"] == "round" and event["record"]["round"] == 1:
+    if event.event == "round" and event.record.round == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 
 folder = RunFolder(Path(sys.argv[1]))
-result = worker.run(folder, watch=worker.Watch(on_event=on_event))
+result = worker.run(folder, listeners=[worker.Listener(on_event=on_event)])
 print(result.model_dump_json())
 """
 
@@ -546,7 +547,7 @@ def wait_for(condition, process, seconds=200):
 def has_round(folder, number):
     return lambda: (
         folder.events_path.exists()
-        and any(event["event"] == "round" and event["record"]["round"] >= number for event in folder.events())
+        and any(event["event"] == "round" and event["record"]["round"] >= number for event in journal(folder))
     )
 
 

@@ -112,7 +112,7 @@ def start(  # noqa: PLR0913 - one parameter for each option
         request = evaluations.request_like(request, like)
     if queue:
         return tell_queued(evaluations.queue_evaluation(request), as_json=as_json)
-    return _carry_out(lambda live: evaluations.evaluate(request, watch=live.watch), as_json=as_json)
+    return _carry_out(lambda live: evaluations.evaluate(request, listeners=[live.listener]), as_json=as_json)
 
 
 def _endpoint(url: str | None, model: str | None, further: tuple[str, ...]) -> EndpointSettings | None:
@@ -139,7 +139,9 @@ def resume(evaluation: str, queue: bool, as_json: bool) -> int:
     """Resume an evaluation that was killed or stopped."""
     if queue:
         return tell_queued(evaluations.queue_evaluation_again(evaluation), as_json=as_json)
-    return _carry_out(lambda live: evaluations.resume_evaluation(evaluation, watch=live.watch), as_json=as_json)
+    return _carry_out(
+        lambda live: evaluations.resume_evaluation(evaluation, listeners=[live.listener]), as_json=as_json
+    )
 
 
 def _carry_out(work: Callable[[Live], Evaluation], *, as_json: bool) -> int:

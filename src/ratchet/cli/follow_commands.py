@@ -11,11 +11,11 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from ratchet.cli.faults import EXIT_STATE, EXIT_TASK, tell
 from ratchet.cli.interrupts import interruptible
-from ratchet.cli.live import PHASES, round_line
+from ratchet.cli.live import print_event, round_line
 from ratchet.cli.options import json_option, run_argument
-from ratchet.cli.output import console_for, note, plain
+from ratchet.cli.output import console_for, plain
 from ratchet.run.display import shown_seconds
-from ratchet.run.records import RoundRecord
+from ratchet.run.events import PHASE_WORDS, Event, HeldOut, Note, RoundDone, RunStarted, UnknownEvent
 from ratchet.service.runs import follow as following
 from ratchet.service.runs.follow import Followed, Look, now
 
@@ -51,25 +51,23 @@ def _close(run: Followed, console: Console, spent: str) -> int:
     if run.ended is None:
         console.print(f"Run {run.run} is not running. Resume with: ratchet resume {run.run}")
         return EXIT_STATE
-    console.print(plain(str(run.ended["message"])))
+    console.print(plain(run.ended.message))
     if spent:
         console.print(f"Cost: {spent}")
     return 0 if run.has_kept_adapter else EXIT_TASK
 
 
-def _tell_event(console: Console, run: Followed, event: dict[str, Any]) -> None:
-    if event["event"] == "started":
-        console.print(f"Run {run.run} {'resumed' if event.get('resumed') else 'started'} at {event['at']}")
-    elif event["event"] == "note":
-        note(console, event["text"])
-    elif event["event"] == "heldout":
-        when = "before training" if event["when"] == "before" else "with the best adapter"
-        console.print(f"Held-out problems, {when}: {event['accuracy']:.1%} right")
-    elif event["event"] == "round":
-        record = RoundRecord.model_validate(event["record"])
-        is_news = run.is_at_work and record.round == run.records[-1].round and not console.is_terminal
-        left = _left(run, now()) if is_news else ""
-        console.print(round_line(record, run.rounds, run.config.limits.currency) + (f"  {left}" if left else ""))
+def _tell_event(console: Console, run: Followed, event: Event | UnknownEvent) -> None:
+    match event:
+        case RunStarted():
+            console.print(f"Run {run.run} {'resumed' if event.resumed else 'started'} at {event.at}")
+        case Note() | HeldOut():
+            print_event(console, event)
+        case RoundDone(record=record):
+            is_news = run.is_at_work and record.round == run.state.rounds_done and not console.is_terminal
+            left = _left(run, now()) if is_news else ""
+            line = round_line(record, run.state.rounds, run.config.limits.currency)
+            console.print(line + (f"  {left}" if left else ""))
 
 
 def _left(run: Followed, at: datetime) -> str:
@@ -107,7 +105,7 @@ class _Line:
     def show(self, run: Followed) -> None:
         """Show what a run is doing."""
         doing, at = run.doing, now()
-        what = "running" if doing is None else PHASES.get(doing.phase, doing.phase)
+        what = "running" if doing is None else PHASE_WORDS[doing.phase]
         where = f"round {doing.round}: " if doing and doing.round else ""
         counted = f"{doing.done}/{doing.total}" if doing and doing.total > 1 else ""
         spent = _cost(run, at)
@@ -122,16 +120,16 @@ class _Line:
 
 
 def _fields(run: Followed) -> dict[str, Any]:
-    at, ended = now(), run.ended or {}
+    at, ended, state = now(), run.ended, run.state
     return {
         "run": run.run,
-        "status": ended.get("status", "training" if run.is_at_work else "interrupted"),
-        "ending": ended.get("ending"),
-        "message": ended.get("message"),
-        "rounds": run.rounds,
-        "rounds_done": run.records[-1].round if run.records else None,
-        "best_round": run.records[-1].best_round if run.records else None,
-        "best_accuracy": run.records[-1].best_accuracy if run.records else None,
+        "status": ended.status if ended else "training" if run.is_at_work else "interrupted",
+        "ending": ended.ending if ended else None,
+        "message": ended.message if ended else None,
+        "rounds": state.rounds,
+        "rounds_done": state.records[-1].round if state.records else None,
+        "best_round": state.best_round,
+        "best_accuracy": state.best_accuracy,
         "seconds": round(run.seconds(at), 3),
         "cost": run.cost(at),
         "currency": run.config.limits.currency if run.config.limits.price_per_hour is not None else None,

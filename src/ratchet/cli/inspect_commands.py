@@ -51,7 +51,7 @@ def inspect(
     settings = settings_of(config, flags)
     console = console_for(as_json)
     with Live(console, None) as live:
-        report = service.inspect(settings, on_progress=live.watch.on_progress, anew=not confirm)
+        report = service.inspect(settings, on_progress=live.on_progress, anew=not confirm)
     if not as_json:
         print_report(console, report.card)
     if out is not None:

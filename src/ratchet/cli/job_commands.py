@@ -22,7 +22,7 @@ from ratchet.cli.starting import tell_without_scheduler
 from ratchet.server import serve_runs
 from ratchet.service.jobs import job_settings
 from ratchet.service.jobs.conductor import Job, find_job, list_jobs, stop_job
-from ratchet.supervisor import KeeperHome
+from ratchet.supervisor import SchedulerHome
 
 Found = TypeVar("Found", bound=Job)
 _POLL_SECONDS = 1.0
@@ -121,7 +121,7 @@ def read_source(
         UsageError: nothing is named.
     """
     with Live(console, None) as live:
-        ask, on_progress = asking(live, start), live.watch.on_progress
+        ask, on_progress = asking(live, start), live.on_progress
         if source is not None and not Path(source).is_file():
             return job_settings.source_of_run(
                 source, flags, from_adapter=from_adapter, ask=ask, on_progress=on_progress
@@ -154,12 +154,12 @@ def follow_job(jobs: Jobs[Found], id: str, *, queue: bool, as_json: bool) -> int
 
 def _carry_out(jobs: Jobs[Any], id: str, console: Console) -> None:
     """Follow one to its end, as the scheduler where none is running."""
-    if KeeperHome().is_held():
+    if SchedulerHome().is_held():
         console.print("The scheduler does the work; Ctrl-C leaves it running.")
         last = ""
         try:
             with interruptible() as pause:
-                while KeeperHome().is_held() and jobs.is_open(one := find_job(jobs.kind, id)):
+                while SchedulerHome().is_held() and jobs.is_open(one := find_job(jobs.kind, id)):
                     if (line := jobs.line(one)) != last:
                         console.print(plain(line))
                         last = line

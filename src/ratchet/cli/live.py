@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,26 +11,25 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from ratchet.cli.output import note, print_fields
 from ratchet.run.display import counted
+from ratchet.run.events import (
+    PHASE_WORDS,
+    Answered,
+    Event,
+    HeldOut,
+    Listener,
+    Note,
+    Planned,
+    RoundDone,
+    RunEnded,
+    RunPhase,
+    RunStarted,
+)
 from ratchet.run.records import OUTCOMES, RoundRecord
 from ratchet.run.report_card import PARSE_FAILURE_WARNING
 from ratchet.run.round_lines import scored
 
 if TYPE_CHECKING:
     from ratchet.service import Launch
-    from ratchet.worker import Watch
-
-PHASES = {
-    "loading": "loading the model",
-    "inspecting": "sampling answers for the report",
-    "probing": "trying adversarial answers on the verifier",
-    "sampling": "sampling answers",
-    "grading": "grading the last answers",
-    "updating": "updating the adapter",
-    "training": "training the adapter",
-    "scoring": "scoring",
-    "scored": "scored",
-    "uploading": "uploading files to the artifact storage",
-}
 
 
 class Live:
@@ -54,14 +53,12 @@ class Live:
         self._round = 0
         self._description = ""
         self.run: str | None = None
-        self.on_hard_end: Callable[[dict[str, Any]], None] = lambda event: None
+        self.on_hard_end: Callable[[RunEnded], None] = lambda event: None
 
     @property
-    def watch(self) -> "Watch":
+    def listener(self) -> Listener:
         """The listener to hand to the service."""
-        from ratchet.worker import Watch  # not at the top: showing a round needs no torch
-
-        return Watch(self._on_event, self._on_progress, self.on_hard_end)
+        return Listener(self._on_event, self.on_progress, self.on_hard_end)
 
     def __enter__(self) -> Self:
         with suppress(OSError):
@@ -95,33 +92,39 @@ class Live:
         fields += [("Writes", f"settings, journal, answers, checkpoint and adapter to {launch.folder}")]
         print_fields(self.console, fields, 8)
 
-    def _on_progress(self, phase: str, done: int, total: int) -> None:
+    def on_progress(self, phase: RunPhase, done: int, total: int) -> None:
+        """Show a phase and how much of it is done."""
         counted = f"{done} / {total} {'steps' if phase == 'training' else 'answers'}" if total > 1 else ""
         where = f"round {self._round}: " if self._round else ""
-        description = where + PHASES.get(phase, phase)
+        description = where + PHASE_WORDS[phase]
         if description != self._description:
             # A task that was once complete would stay so: without spinner, and with its clock stopped.
             self._description = description
             self._progress.reset(self._task, description=description, total=total or None, counted=counted)
         self._progress.update(self._task, total=total or None, completed=done, counted=counted)
 
-    def _on_event(self, event: dict[str, Any]) -> None:
-        if event["event"] == "started":
-            self.run = event["run"]
-        elif event["event"] == "note":
-            note(self.console, event["text"])
-        elif event["event"] == "planned":
-            self._rounds = event["rounds"]
-        elif event["event"] == "heldout":
-            when = "before training" if event["when"] == "before" else "with the best adapter"
-            self.console.print(f"Held-out problems, {when}: {event['accuracy']:.1%} of {event['prompts']} right")
-        elif event["event"] == "answered":
-            self.console.print(f"{event['done']:,} / {event['of']:,} questions answered, {event['seconds']:.1f} s")
-        elif event["event"] == "round":
-            record = RoundRecord.model_validate(event["record"])
-            is_last = record.round == self._rounds
-            self._round = 0 if is_last else record.round + 1
-            self.console.print(round_line(record, self._rounds, self._currency))
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self.run = event.run
+            case Planned():
+                self._rounds = event.rounds
+            case RoundDone(record=record):
+                self._round = 0 if record.round == self._rounds else record.round + 1
+                self.console.print(round_line(record, self._rounds, self._currency))
+            case Answered():
+                self.console.print(f"{event.done:,} / {event.of:,} questions answered, {event.seconds:.1f} s")
+            case Note() | HeldOut():
+                print_event(self.console, event)
+
+
+def print_event(console: Console, event: Note | HeldOut) -> None:
+    """Print a note, or how the held-out problems were answered."""
+    if isinstance(event, Note):
+        note(console, event.text)
+        return
+    when = "before training" if event.when == "before" else "with the best adapter"
+    console.print(f"Held-out problems, {when}: {event.accuracy:.1%} of {event.prompts} right")
 
 
 def _losses(record: RoundRecord) -> str:

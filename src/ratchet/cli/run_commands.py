@@ -21,7 +21,7 @@ from ratchet.cli.run_output import (
     summary_fields,
 )
 from ratchet.errors import Conflict, NotFound
-from ratchet.run.records import RunStatus
+from ratchet.run.endings import RunStatus
 from ratchet.service.runs.allowed_actions import commands
 from ratchet.service.runs.runs import ListedRun, RunSummary
 
@@ -135,7 +135,7 @@ def show(run_or_folder: str, as_json: bool) -> None:
         from ratchet.cli.trial_commands import print_trial
 
         print_trial(console, service.find_trial(run_or_folder).report)
-    ending = summary.ended["ending"] if summary.ended else None
+    ending = summary.ended.ending if summary.ended else None
     for number, command in enumerate(commands(summary.run, summary.status, ending, summary.kind)):
         console.print(f"{'' if number else 'Possible':<9}{command}")
 

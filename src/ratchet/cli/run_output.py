@@ -137,13 +137,13 @@ def _narrow(seconds: float) -> str:
 
 def summary_fields(summary: "RunSummary") -> dict[str, Any]:
     """Fields of a run for JSON, also while it is running; the same ones as at its end."""
-    records, ended, cost = summary.records, summary.ended or {}, summary.cost
+    records, ended, cost = summary.records, summary.ended, summary.cost
     return {
         "run": summary.run,
         "kind": summary.kind,
         "folder": str(summary.folder),
         "status": summary.status,
-        "ending": ended.get("ending"),
+        "ending": ended.ending if ended else None,
         "rounds_done": records[-1].round if records else 0,
         "best_round": records[-1].best_round if records else None,
         "start_accuracy": records[0].validation.accuracy if records else None,
@@ -153,7 +153,7 @@ def summary_fields(summary: "RunSummary") -> dict[str, Any]:
         "heldout_before": summary.heldout_before,
         "heldout_after": summary.heldout_after,
         "start": summary.start.model_dump(mode="json") if summary.start else None,
-        "seconds": ended.get("seconds"),
+        "seconds": ended.seconds if ended else None,
         **({} if cost is None else {"cost": cost, "currency": summary.config.limits.currency}),
     }
 
@@ -206,7 +206,7 @@ def print_summary(console: Console, summary: "RunSummary") -> None:
     if summary.cost is not None:
         console.print(plain(f"Cost so far: {summary.cost:.2f} {summary.config.limits.currency}"))
     if summary.ended:
-        console.print(plain(str(summary.ended["message"])))
+        console.print(plain(summary.ended.message))
     elif summary.status == "interrupted":
         console.print(f"The run was interrupted. Resume with: ratchet resume {summary.run}")
 

@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -17,12 +17,13 @@ from ratchet.cli.output import console_for, note, plain
 from ratchet.cli.run_output import print_result, summary_fields
 from ratchet.config import RunConfig
 from ratchet.errors import DiskFull, RatchetError
-from ratchet.run.endings import GOOD
+from ratchet.run.endings import ENDINGS
+from ratchet.run.events import RunEnded
 from ratchet.run.records import RunResult
 from ratchet.service import Launch, Queued
 from ratchet.service.runs.learning_curve import draw_curve
 from ratchet.service.runs.registry import Origin
-from ratchet.supervisor import KeeperHome
+from ratchet.supervisor import SchedulerHome
 
 NO_SCHEDULER = "The scheduler is not running. Start it: ratchet serve"
 
@@ -54,7 +55,7 @@ def launch(
             against=against,
             ask=asking(live, start),
             on_launch=_announcing(live, trial),
-            on_progress=live.watch.on_progress,
+            on_progress=live.on_progress,
             origin=origin,
         )
     return tell_queued(queued, as_json=start.as_json)
@@ -75,7 +76,7 @@ def follow_start(
         return service.create_and_train(
             settings,
             start.out,
-            watch=live.watch,
+            listeners=[live.listener],
             against=against,
             ask=asking(live, start),
             on_launch=_announcing(live, trial),
@@ -115,7 +116,7 @@ def tell_queued(queued: Queued, *, as_json: bool) -> int:
 
 def tell_without_scheduler(*, is_running: bool | None = None, sentence: str = NO_SCHEDULER) -> None:
     """Print how to start the scheduler where it is not running, which is looked up if not known."""
-    if not (KeeperHome().is_held() if is_running is None else is_running):
+    if not (SchedulerHome().is_held() if is_running is None else is_running):
         tell(sentence)
 
 
@@ -167,15 +168,15 @@ def _end_unforeseen(error: Exception, run: str, *, as_json: bool) -> NoReturn:
     raise click.exceptions.Exit(EXIT_OURS)
 
 
-def _tell_hard_end(event: Mapping[str, Any], live: Live, *, as_json: bool) -> None:
+def _tell_hard_end(event: RunEnded, live: Live, *, as_json: bool) -> None:
     """Print how a run that hangs ended, in the moment that is left before the process ends."""
-    tell(f"Error: {event['message']}", err=True)
+    tell(f"Error: {event.message}", err=True)
     if as_json and live.run is not None:
-        tell(json.dumps({**summary_fields(service.summary(live.run)), **fault("stalled", event["message"])}))
+        tell(json.dumps({**summary_fields(service.summary(live.run)), **fault("stalled", event.message)}))
     sys.stdout.flush()
 
 
 def exit_status(result: RunResult) -> int:
     """Exit code of an ending: 0 if it is a good one that packaged an adapter, else the task's."""
-    good = result.adapter is not None and result.ending in GOOD
+    good = result.adapter is not None and ENDINGS[result.ending].good
     return 0 if good else EXIT_TASK

@@ -82,7 +82,9 @@ def resume(run_or_folder: str, queue: bool, as_json: bool) -> int:
     if queue:
         return tell_queued(service.queue_again(run_or_folder), as_json=as_json)
     settings = service.summary(run_or_folder).config
-    return carry_out(lambda live: service.resume(run_or_folder, watch=live.watch), settings, as_json=as_json)[0]
+    return carry_out(lambda live: service.resume(run_or_folder, listeners=[live.listener]), settings, as_json=as_json)[
+        0
+    ]
 
 
 @click.command(cls=SettingsCommand)

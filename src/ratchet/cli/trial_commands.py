@@ -50,7 +50,7 @@ def trial(
         settings = settings_of(config, flags)
         with Live(console, None) as live:
             made = service.run_trial(
-                settings, out, watch=live.watch, on_launch=lambda launch: _print_launch(console, launch)
+                settings, out, listeners=[live.listener], on_launch=lambda launch: _print_launch(console, launch)
             )
     notes = _written(made, write) if write is not None and made.report.is_finished else []
     if as_json:

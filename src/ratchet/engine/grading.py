@@ -14,13 +14,13 @@ from functools import cached_property
 from ratchet.config import RewardSettings
 from ratchet.engine.sampler import Sampled
 from ratchet.errors import SamplerFailed, SandboxUnavailable, VerifierFailing
+from ratchet.run.diagnosis import ends_run, verifier_failures
 from ratchet.run.records import OUTCOMES, Completion, Grade, Group, Outcome, Prompt, Rollout
 from ratchet.run.round_lines import watch_value
 from ratchet.verifiers.base import Verifier
 from ratchet.verifiers.reward import Shaping, length_factor
 
 # A verifier that fails on more than this share of what it was given is broken, whatever it says of the rest.
-FAILURE_LIMIT = 0.1
 
 
 @dataclass(frozen=True)
@@ -163,10 +163,6 @@ def refuse_failing_verifier(groups: Sequence[Group], round_number: int, title: s
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     given = [rollout for rollout in rollouts if rollout.grade.outcome != "cut_off"]
     failures = failure_counts(given)
-    failed = sum(failures.values())
-    if failed > FAILURE_LIMIT * len(given):
-        kinds = ", ".join(f"{count} by {kind}" for kind, count in sorted(failures.items()))
-        raise VerifierFailing(
-            f"{title} failed on {failed} of {len(given)} answers in round {round_number}: {kinds}. "
-            "Make it handle any text; the empty answer is an answer too."
-        )
+    if ends_run(failures, len(given)):
+        where = f"answers in round {round_number}"
+        raise VerifierFailing(verifier_failures(failures, len(given), title, where).advice)

@@ -26,15 +26,7 @@ from ratchet.models.footprint import (
     gpu_update_room,
 )
 from ratchet.models.host_memory import host_memory
-
-_ADVICE: dict[Stage, str] = {
-    "sampling": "Choose fewer Answers per prompt, a shorter Longest answer, a smaller Sampling budget, or a device "
-    "with more memory.",
-    "update": "Choose a smaller Micro batch, Gradient checkpointing on, a shorter Longest answer, or a device with "
-    "more memory.",
-    "validation": "Choose a shorter Longest answer, a smaller Sampling budget, or a device with more memory.",
-    "loading": "Choose a smaller model or a device with more memory.",
-}
+from ratchet.run.diagnosis import less_memory
 
 # PyTorch has an error type of its own for CUDA's allocator alone. These texts are the only mark of the allocators for
 # main memory and Apple GPUs, and of CUDA's libraries, which allocate for themselves.
@@ -113,5 +105,5 @@ def out_of_memory_as(stage: Stage) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         what = {"sampling": "Sampling", "update": "The update", "validation": "Validation", "loading": "The model"}
-        message = f"{what[stage]} does not fit in this device's memory. {_ADVICE[stage]}"
+        message = f"{what[stage]} does not fit in this device's memory. {less_memory(stage)}"
         raise OutOfMemory(message, stage) from error

@@ -9,20 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from ratchet.config import RunConfig
 from ratchet.engine.budget import is_too_short
 from ratchet.engine.estimate import Seconds, Size, full_run, signal_share
-from ratchet.engine.grading import FAILURE_LIMIT, failure_counts, outcome_counts
+from ratchet.engine.grading import failure_counts, outcome_counts
 from ratchet.engine.rounds import has_signal
 from ratchet.engine.trial_round import Measured
+from ratchet.errors import Stage
 from ratchet.models.footprint import Load, cache_bytes
+from ratchet.run.diagnosis import Counts, less_memory, of_answers
 from ratchet.run.display import counted, shown_seconds
 from ratchet.run.records import Group
-from ratchet.run.report_card import PARSE_FAILURE_WARNING, TOO_EASY, TOO_HARD
 from ratchet.run.trial_report import MEMORY_WARNING, Answers, Estimate, Phase, PhaseName
 
 # What a token of a round's answers takes as Python objects until the round is stored: its id, and one number, each
 # with a place in a tuple; one number more where top-p or top-k truncates.
 _TOKEN_BYTES, _TRUNCATED_TOKEN_BYTES = 8 + 28 + 8 + 24, 8 + 24
-# Above this share of answers that were cut off the score says more of the limit than of the model.
-_CUT_OFF_WARNING = 0.1
 
 
 def predicted(
@@ -122,8 +121,7 @@ def advice(config: RunConfig, answers: Answers, estimate: Estimate, load: Load) 
     return [
         *_on_memory(config, estimate, load),
         *_on_time(config, estimate),
-        *_on_format(config, answers),
-        *_on_signal(answers),
+        *(one.advice for one in of_answers(_counts(answers), config.rl.max_answer_tokens)),
     ]
 
 
@@ -140,18 +138,14 @@ def _on_memory(config: RunConfig, estimate: Estimate, load: Load) -> Iterator[st
 
 
 def _lower(config: RunConfig, phase: PhaseName | None, load: Load) -> str:
-    """Say what to lower for a phase: only what can be."""
-    rl = config.rl
-    if phase == "update":
-        choices = []
-        if rl.micro_batch_tokens is None or rl.micro_batch_tokens > load.longest_row:
-            choices.append("a smaller Micro batch")
-        if rl.gradient_checkpointing != "on":
-            choices.append("Gradient checkpointing on")
-        return f"Choose {', '.join([*choices, 'a shorter Longest answer'])}, or a larger device."
-    if phase in ("sampling", "validation"):
-        return "Choose a smaller Sampling budget, a shorter Longest answer, or a larger device."
-    return "Choose a smaller model, Quantization, a lower LoRA rank, or a larger device."
+    """What to lower for a phase: only what can be."""
+    stage: Stage = phase if phase in ("update", "sampling", "validation") else "loading"
+    tokens = config.rl.micro_batch_tokens
+    return less_memory(
+        stage,
+        micro_batch=tokens is None or tokens > load.longest_row,
+        gradient_checkpointing=config.rl.gradient_checkpointing != "on",
+    )
 
 
 def _on_time(config: RunConfig, estimate: Estimate) -> Iterator[str]:
@@ -169,39 +163,12 @@ def _on_time(config: RunConfig, estimate: Estimate) -> Iterator[str]:
         )
 
 
-def _on_format(config: RunConfig, answers: Answers) -> Iterator[str]:
-    failed, cut_off, unparseable = (answers.outcomes[one] for one in ("failed", "cut_off", "unparseable"))
-    given = answers.answers - cut_off
-    if failed:
-        kinds = ", ".join(f"{count} by {kind}" for kind, count in sorted(answers.failures.items()))
-        ends = " The full run would end at that." if failed > FAILURE_LIMIT * given else ""
-        yield (
-            f"The verifier failed on {failed} of {given} answers ({kinds}).{ends} Make it handle any text; the empty "
-            "answer is an answer too."
-        )
-    if answers.share("cut_off") > _CUT_OFF_WARNING:
-        yield (
-            f"{cut_off} of {answers.answers} answers were cut off and score 0. Raise Longest answer "
-            f"({config.rl.max_answer_tokens} tokens), or ask for shorter answers."
-        )
-    if answers.share("unparseable") > PARSE_FAILURE_WARNING:
-        yield (
-            f"{unparseable} of {answers.answers} answers could not be read and score 0. Ask for the answer's place in "
-            "the System prompt, show worked examples, or check what the verifier reads."
-        )
-
-
-def _on_signal(answers: Answers) -> Iterator[str]:
-    if answers.accuracy < TOO_HARD:
-        remedy = "Train on demonstrations first (SFT), show worked examples, or choose easier prompts."
-    elif answers.accuracy > TOO_EASY:
-        remedy = "Choose harder prompts."
-    else:
-        remedy = "Raise Temperature or Answers per prompt, so that answers differ, or choose other prompts."
-    if not answers.informative_groups:
-        yield (
-            f"None of {answers.groups} prompts had answers that score differently, so there was nothing to learn from: "
-            f"{answers.accuracy:.0%} were right. {remedy}"
-        )
-    elif not TOO_HARD <= answers.accuracy <= TOO_EASY:
-        yield f"{answers.accuracy:.0%} of the answers were right: there is little to learn. {remedy}"
+def _counts(answers: Answers) -> Counts:
+    return Counts(
+        answers.outcomes,
+        answers.accuracy,
+        answers.reward,
+        answers.groups,
+        answers.informative_groups,
+        answers.failures,
+    )

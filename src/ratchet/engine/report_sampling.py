@@ -8,7 +8,7 @@ Writes nothing: the service stores, shows and confirms the card. Left out on pur
 and held-out prompts are not looked at, and the draws are none of the run's own.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from ratchet.engine.rounds import has_signal
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.worth_reading import advice, refusal, worth_reading
 from ratchet.readiness.probes import MOST_PROMPTS, run_probes
+from ratchet.run.events import OnProgress
 from ratchet.run.records import EncodedPrompt, Group
 from ratchet.run.report_card import Probes, PromptScores, ReportCard
 
@@ -35,8 +36,6 @@ _USUAL_GROUP = 8
 _BINS = 10
 # Prompts beside those that are tried, whose ground truths serve as wrong answers.
 _OTHERS = 16
-
-OnProgress = Callable[[str, int, int], None]
 
 
 def make_report(prepared: Prepared, on_progress: OnProgress) -> ReportCard:

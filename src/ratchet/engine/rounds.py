@@ -42,9 +42,9 @@ from ratchet.engine.schedule import number_of_steps
 from ratchet.engine.update import Learner, update
 from ratchet.errors import Interrupted, NoLearningSignal, StopReason
 from ratchet.readiness.step_counts import steps_of
-from ratchet.run.closing_words import has_no_signal, no_signal
-from ratchet.run.endings import target_reached
-from ratchet.run.records import EncodedPrompt, Ending, Group, Learned, Rollout, RoundRecord, Seconds, Validation
+from ratchet.run.diagnosis import has_no_signal, no_signal_sentence
+from ratchet.run.endings import Ending, target_reached
+from ratchet.run.records import EncodedPrompt, Group, Learned, Rollout, RoundRecord, Seconds, Validation
 
 # Draws of a round at most, with dynamic sampling. DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.2) draws until
 # the batch is full; a bound keeps a task that has become easy from drawing for ever.
@@ -309,7 +309,7 @@ def _signal_ending(records: Sequence[RoundRecord], limit: int) -> Ending | None:
     if len(rounds) < limit:
         return None
     if has_no_signal(rounds):
-        raise NoLearningSignal(no_signal(rounds))
+        raise NoLearningSignal(no_signal_sentence(rounds))
     recent = rounds[-limit:]
     dried_up = not any(record.informative_groups for record in recent)
     return "nothing_left" if dried_up and all(record.accuracy == 1.0 for record in recent) else None

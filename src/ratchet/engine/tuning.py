@@ -42,8 +42,8 @@ from ratchet.engine.sft import SftLoss
 from ratchet.engine.third_party import without_compiler
 from ratchet.engine.update import SKIPS_ALLOWED, Learner, same_sums_each_time
 from ratchet.errors import NotFinite, OutOfMemory, StopReason
-from ratchet.run.endings import target_reached
-from ratchet.run.records import EncodedPrompt, Ending, Group, Learned, RoundRecord, Seconds, Validation
+from ratchet.run.endings import Ending, target_reached
+from ratchet.run.records import EncodedPrompt, Group, Learned, RoundRecord, Seconds, Validation
 
 Check = Callable[[], None]
 

@@ -6,15 +6,14 @@ from statistics import median_low
 
 from ratchet.config import RunConfig
 from ratchet.engine.advantages import REWARD_RESOLUTION
+from ratchet.run.diagnosis import FAILURE_LIMIT, Counts, of_answers, why_all_alike
 from ratchet.run.display import whole
 from ratchet.run.records import Group, Rollout
-from ratchet.run.report_card import PARSE_FAILURE_WARNING, TOO_EASY, TOO_HARD, ReportCard, Why, WorthReading
+from ratchet.run.report_card import ReportCard, Why, WorthReading
 
 MOST_WORTH_READING = 20
 # Parts of a grade, or one of them and the correctness, that are further apart than this disagree.
 _DISAGREEMENT = 0.5
-# From here on cut-off answers are what to look at first.
-_CUT_OFF_WARNING = 0.1
 
 _Entry = tuple[Group, Rollout]
 
@@ -130,64 +129,33 @@ def _shown(why: Why, group: Group, rollout: Rollout) -> WorthReading:
 
 def advice(card: ReportCard, config: RunConfig) -> list[str]:
     """Return what the numbers of a report suggest, the most pressing first. Numbers and settings only."""
-    found = []
-    failed, cut_off, unparseable = (card.outcomes[outcome] for outcome in ("failed", "cut_off", "unparseable"))
-    if failed:
-        kinds = ", ".join(f"{count} by {kind}" for kind, count in sorted(card.failures.items()))
-        found.append(f"The verifier failed on {failed} of {card.answers} answers ({kinds}). Make it handle any text.")
-    if card.share("cut_off") > _CUT_OFF_WARNING:
-        found.append(
-            f"{cut_off} of {card.answers} answers were cut off and scored 0. Raise Longest answer "
-            f"({config.rl.max_answer_tokens} tokens), or ask for shorter answers."
-        )
-    if card.share("unparseable") > PARSE_FAILURE_WARNING:
-        found.append(
-            f"{unparseable} of {card.answers} answers could not be read ({card.share('unparseable'):.1%}; above "
-            f"{PARSE_FAILURE_WARNING:.0%} the score says little). Ask for the answer's place in the System prompt, "
-            "show worked examples, or check what the verifier reads."
-        )
-    if card.accuracy < TOO_HARD:
-        found.append(
-            f"Under {TOO_HARD:.0%} right: there is little to learn from. Train on demonstrations first (SFT), show "
-            "worked examples, or choose easier prompts."
-        )
-    elif card.accuracy > TOO_EASY:
-        found.append(f"Over {TOO_EASY:.0%} right: there is little left to learn. Choose harder prompts.")
-    if not card.signal_prompts and not card.refusal:
-        found.append(
-            "No prompt had answers that scored differently, though prompts differ from one another: raise Temperature "
-            "or Answers per prompt, or choose prompts that are sometimes answered right."
-        )
-    return [*found, *_advice_of_probes(card)]
+    counts = _counts(card)
+    found = [
+        one
+        for one in of_answers(counts, config.rl.max_answer_tokens)
+        if not (card.refusal and one.code == "dead_signal")
+    ]
+    return [*(one.advice for one in found), *_advice_of_probes(card)]
+
+
+def _counts(card: ReportCard) -> Counts:
+    return Counts(card.outcomes, card.accuracy, card.mean_reward, len(card.scores), card.signal_prompts, card.failures)
 
 
 def _advice_of_probes(card: ReportCard) -> Iterator[str]:
     passed = [f"{r.what} ({r.wrong} of {r.tried})" for r in card.probes.results if r.wrong and not r.must_pass]
-    turned_away = [f"{r.what} ({r.wrong} of {r.tried})" for r in card.probes.results if r.wrong and r.must_pass]
+    rejected = [f"{r.what} ({r.wrong} of {r.tried})" for r in card.probes.results if r.wrong and r.must_pass]
     failed = [f"{r.what} ({r.failed} of {r.tried})" for r in card.probes.results if r.failed]
     if passed:
-        yield f"The verifier passes what is wrong, and a model may learn just that: {'; '.join(passed)}."
-    if turned_away:
-        yield f"The verifier turns away what is right: {'; '.join(turned_away)}."
+        yield f"The verifier accepts wrong answers (false positives), which a model may learn: {'; '.join(passed)}."
+    if rejected:
+        yield f"The verifier rejects correct answers (false negatives): {'; '.join(rejected)}."
     if failed:
-        yield f"The verifier fails on made-up answers: {'; '.join(failed)}. A run stops when a tenth of answers fail."
+        limit = f"A run ends when it fails on more than {FAILURE_LIMIT:.0%} of the answers."
+        yield f"The verifier fails on adversarial answers: {'; '.join(failed)}. {limit}"
 
 
 def refusal(card: ReportCard) -> str:
     """Say why a run of answers that all score alike is refused, and what to do."""
-    outcome = max(card.outcomes, key=lambda outcome: card.outcomes[outcome])
-    if outcome == "cut_off":
-        cause, remedy = "most of them were cut off", "Raise Longest answer."
-    elif outcome == "unparseable":
-        cause = "most of them could not be read"
-        remedy = "Ask for the answer's place in the System prompt, show worked examples, or check the verifier."
-    elif outcome == "failed":
-        cause, remedy = "the verifier failed on most of them", "Check the verifier."
-    elif card.accuracy == 1:
-        cause, remedy = "every one is right", "Choose harder prompts: there is nothing to learn on these."
-    elif card.accuracy == 0:
-        cause = "every one is wrong"
-        remedy = "Train on demonstrations first, show worked examples, give partial credit, or choose easier prompts."
-    else:
-        cause, remedy = "every one is partly right", "Give credit in finer steps, or check the verifier."
+    cause, remedy = why_all_alike(_counts(card))
     return f"All {card.answers} answers of the starting model scored {card.mean_reward:.2f}: {cause}. {remedy}"

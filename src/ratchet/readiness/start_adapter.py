@@ -5,9 +5,8 @@ whole; and of a kind that training here goes on from exactly. Rank and alpha are
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -16,7 +15,8 @@ from ratchet.errors import Conflict, InvalidSetting, ModelUnavailable, NotFound,
 from ratchet.files import expanded
 from ratchet.models.adapter_files import AdapterFiles, holds_adapter, read_adapter, refuse_misfit, refuse_unsupported
 from ratchet.models.model_files import ModelFiles, conversion_path, find, in_folder, locate, small_files, tensor_shapes
-from ratchet.run.ancestry import ADAPTER_FOLDER, last_end, of_run, refuse_changed
+from ratchet.run.ancestry import ADAPTER_FOLDER, of_run, refuse_changed
+from ratchet.run.events import RunEnded
 from ratchet.run.run_folder import RunFolder
 
 _SHOWN = 19  # of a fingerprint: "sha256:" and twelve digits
@@ -46,7 +46,7 @@ def with_start(config: RunConfig) -> Started:
     end = None if run is None else finished(run)
     adapter = read_adapter(path)
     if end is not None:
-        refuse_changed(path, adapter.sha256, end["adapter_sha256"])
+        refuse_changed(path, adapter.sha256, end.adapter_sha256 or "")
     if config.start_from.sha256:
         refuse_changed(path, adapter.sha256, config.start_from.sha256)
     refuse_unsupported(adapter)
@@ -76,19 +76,20 @@ def _found(named: str) -> tuple[RunFolder | None, Path]:
     return run, run.adapter_path
 
 
-def finished(run: RunFolder) -> dict[str, Any]:
+def finished(run: RunFolder) -> RunEnded:
     """Return the event that ended a run which has an adapter to start from.
 
     Raises:
         Conflict: it has none.
     """
-    end = last_end(run.path)
-    if reason := why_no_adapter(run, end):
+    end = run.state().ended
+    reason = why_no_adapter(run, end)
+    if reason or end is None:
         raise Conflict(f"Run {run.run_id} cannot be started from: {reason}")
-    return end or {}
+    return end
 
 
-def why_no_adapter(run: RunFolder, end: Mapping[str, Any] | None) -> str:
+def why_no_adapter(run: RunFolder, end: RunEnded | None) -> str:
     """Return why a run has no adapter to start from, "" where it has one.
 
     Args:
@@ -102,8 +103,8 @@ def why_no_adapter(run: RunFolder, end: Mapping[str, Any] | None) -> str:
         return "it is still at work. Wait for its end, or stop it."
     if end is None:
         return f"it has not ended. Go on with it first: ratchet resume {record['id']}"
-    if end["status"] not in ("completed", "stopped_early") or not end.get("adapter_sha256"):
-        status = str(end["status"]).replace("_", " ")
+    if end.status not in ("completed", "stopped_early") or not end.adapter_sha256:
+        status = end.status.replace("_", " ")
         return f"it is {status} and has no adapter. Choose a run that ended with one."
     return ""
 

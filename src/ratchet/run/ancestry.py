@@ -15,7 +15,7 @@ from ratchet.config import RunConfig, StartSettings
 from ratchet.errors import Conflict
 from ratchet.files import damage_as_error
 from ratchet.models.adapter_files import ADAPTER_FILES, ADAPTER_WEIGHTS
-from ratchet.run.journal import read_from
+from ratchet.run.journal import read_state
 from ratchet.run.records import Record
 
 ADAPTER_FOLDER = "adapter"
@@ -95,7 +95,7 @@ def refuse_changed(path: Path, sha256: str, expected: str) -> None:
 
 
 def origin_of(path: Path, settings: StartSettings) -> Ancestor:
-    """Return where an adapter comes from: the run named in the settings, whose folder it lies in, or an import.
+    """Origin of an adapter: the run named in the settings, whose folder it lies in, or an import.
 
     The copy that a run took of its own start comes from where that run's record says.
 
@@ -110,7 +110,7 @@ def origin_of(path: Path, settings: StartSettings) -> Ancestor:
 
 
 def of_run(folder: Path) -> dict[str, Any]:
-    """Return what is known of the adapter in a run's folder, as the fields of an ``Ancestor``.
+    """Fields of an ``Ancestor`` for the adapter in a run's folder.
 
     Raises:
         Conflict: one of the run's files is damaged.
@@ -119,22 +119,12 @@ def of_run(folder: Path) -> dict[str, Any]:
         record = json.loads((folder / "run.json").read_bytes())
         config = RunConfig.model_validate_json((folder / "config.json").read_bytes())
         start = Ancestor.model_validate(record["start"]) if "start" in record else None
-    end = last_end(folder) or {}
+    end = read_state(folder / "events.jsonl").ended
     return {
         "run": record["id"],
         "objective": config.objective,
-        "round": end.get("best_round"),
-        "accuracy": end.get("best_accuracy"),
+        "round": end.best_round if end else None,
+        "accuracy": end.best_accuracy if end else None,
         "model": record.get("fixed", {}).get("model_identity", ""),
         "start": start,
     }
-
-
-def last_end(folder: Path) -> dict[str, Any] | None:
-    """Return the event that ended a run, None where it has not ended or was resumed since.
-
-    Raises:
-        Conflict: the journal is damaged.
-    """
-    events = [event for event, _ in read_from(folder / "events.jsonl") if event["event"] in ("started", "ended")]
-    return events[-1] if events and events[-1]["event"] == "ended" else None

@@ -10,33 +10,33 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def whole(text: str) -> str:
-    """Return a text with halves of surrogate pairs replaced: a model may write one, and UTF-8 cannot hold it."""
+    """A text with halves of surrogate pairs replaced: a model may write one, and UTF-8 cannot hold it."""
     return _HALVES.sub(_REPLACEMENT, text)
 
 
 def visible(text: str) -> str:
-    """Return a text in which nothing acts on a terminal or hides: no control or format characters but line and tab."""
+    """A text in which nothing acts on a terminal or hides: no control or format characters but line and tab."""
     return "".join(c if c.isprintable() or c in "\n\t" else _REPLACEMENT for c in text)
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return at most the first ``limit`` characters of a text, and a mark where there were more."""
+    """At most the first ``limit`` characters of a text, and a mark where there were more."""
     return text if len(text) <= limit else text[:limit] + " ..."
 
 
 def counted(number: float, noun: str) -> str:
-    """Return such as "1 round" or "2.5 hours"."""
+    """Such as "1 round" or "2.5 hours"."""
     return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return the first names, and how many there are more."""
+    """First names, and how many there are more."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def shown_seconds(seconds: float) -> str:
-    """Return a duration as people read it."""
+    """A duration as people read it."""
     if seconds < 100:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -44,14 +44,14 @@ def shown_seconds(seconds: float) -> str:
 
 
 def shown_bytes(count: int | None) -> str:
-    """Return a size as people read it; "?" where it is not known."""
+    """A size as people read it; "?" where it is not known."""
     if count is None:
         return "?"
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def most_expensive(limits: LimitSettings) -> str | None:
-    """Say what a run may cost at most; None without a price."""
+    """Highest cost of a run, in words; None without a price."""
     if limits.price_per_hour is None:
         return None
     price = f"{limits.price_per_hour:g} {limits.currency} an hour"

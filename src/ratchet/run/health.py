@@ -10,25 +10,21 @@ of its rounds. Every threshold stands below with its reason. Left out on purpose
 
 from collections.abc import Callable, Iterator, Sequence
 from math import isfinite, sqrt
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ratchet.config import RunConfig
-from ratchet.run.closing_words import why_no_signal
+from ratchet.run.diagnosis import (
+    Counts,
+    CurveEnds,
+    Diagnosis,
+    cut_off_answers,
+    outcome_counts_in_words,
+    unparseable_answers,
+    why_no_signal,
+)
 from ratchet.run.records import Outcome, Record, RoundRecord
 from ratchet.run.report_card import PARSE_FAILURE_WARNING
 from ratchet.stats import Trend, exceeds, trend
-
-DiagnosisCode = Literal[
-    "reward_hacking",
-    "entropy_collapse",
-    "length_creep",
-    "ratio_blow_up",
-    "dead_signal",
-    "mostly_cut_off",
-    "parse_failures",
-    "validation_collapse",
-    "overfitting",
-]
 
 # Fewer rounds are a handful: a single odd one would decide.
 FEWEST_FOR_SHARES, FEWEST_FOR_TRENDS = 3, 8
@@ -58,31 +54,6 @@ MOSTLY = 0.5
 # three standard errors are met by luck in one run of forty (simulated); four are not.
 COLLAPSE_SHARE, COLLAPSE_CHANGE, COLLAPSE_ERRORS = 1 / 3, 0.1, 4.0
 OVERFIT_CHANGE = 0.05
-
-
-class CurveEnds(Record):
-    """A curve that speaks for a diagnosis, with its first and last value over the rounds that were looked at."""
-
-    name: str
-    first_round: int
-    last_round: int
-    first: float
-    last: float
-
-
-class Diagnosis(Record):
-    """What is wrong with a run, what says so, and what to do. ``evidence`` and ``remedy`` are whole sentences."""
-
-    code: DiagnosisCode
-    title: str
-    evidence: str
-    remedy: str
-    curves: tuple[CurveEnds, ...] = ()
-
-    @property
-    def sentence(self) -> str:
-        """All of it in a row."""
-        return f"{self.title}: {self.evidence} {self.remedy}"
 
 
 class Health(Record):
@@ -156,7 +127,7 @@ def examine(records: Sequence[RoundRecord], config: RunConfig) -> Health:
 
 
 def found_in_words(diagnoses: Sequence[Diagnosis], run: str) -> str:
-    """Return the sentence on a run's health that its end carries, "" where nothing was found."""
+    """Sentence on a run's health that its end carries, "" where nothing was found."""
     if not diagnoses:
         return ""
     titles = "; ".join(diagnosis.title[0].lower() + diagnosis.title[1:] for diagnosis in diagnoses)
@@ -168,12 +139,12 @@ def _too_early(rounds: int) -> str:
         return ""
     done = f"{rounds} {'round is' if rounds == 1 else 'rounds are'} done"
     if rounds < FEWEST_FOR_SHARES:
-        return f"Too early to say anything: {done}, and the first look is after {FEWEST_FOR_SHARES}."
-    return f"Too early for a diagnosis by trends: {done}, and it takes {FEWEST_FOR_TRENDS}."
+        return f"Not enough rounds for a diagnosis (needs {FEWEST_FOR_SHARES}): {done}."
+    return f"Not enough rounds for trends (needs {FEWEST_FOR_TRENDS}): {done}."
 
 
 def _curve(run: _Run, name: str) -> _Points:
-    """Return the rounds that have the number, with it. Round 0 is part of the validation curves."""
+    """Rounds that have the number, with it. Round 0 is part of the validation curves."""
     value_of = _CURVES[name]
     records = run.records if name.startswith("validation") else run.trained
     # Also a round that nothing was learned from may leave a number out, and one that blew up may hold no number.
@@ -187,7 +158,7 @@ def _ends(name: str, points: _Points) -> CurveEnds:
 
 
 def _told(ends: CurveEnds, verb: str) -> str:
-    """Return such as "reward rose from 0.210 (round 1) to 0.880 (round 20)"."""
+    """Such as "reward rose from 0.210 (round 1) to 0.880 (round 20)"."""
     shown = (f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}" for value in (ends.first, ends.last))
     return (
         f"{ends.name} {verb} from {next(shown)} (round {ends.first_round}) to {next(shown)} (round {ends.last_round})"
@@ -211,7 +182,7 @@ def _within(points: _Points, rounds: range) -> _Points:
 
 
 def _sure_trend(points: _Points) -> Trend | None:
-    """Return the trend of a curve that is long enough to diagnose by, by the stricter test."""
+    """Trend of a curve that is long enough to diagnose by, by the stricter test."""
     return trend(points, SURE) if len(points) >= FEWEST_FOR_TRENDS else None
 
 
@@ -285,7 +256,7 @@ def _length_creep(run: _Run) -> Diagnosis | None:
         curves = (_ends("answer length", points), _ends("accuracy", _within(_curve(run, "accuracy"), rounds)))
         way = "Set Loss to dr_grpo, which does not favour long wrong answers, or set an Overlong buffer."
         if run.config.rl.loss == "dr_grpo":
-            way = "Set an Overlong buffer, or lower Longest answer."
+            way = "Set an Overlong buffer, or lower Max answer tokens."
         return Diagnosis(
             code="length_creep",
             title="Length creep",
@@ -324,7 +295,7 @@ def _ratio_blow_up(run: _Run) -> Diagnosis | None:
 
 
 def _recent_mean(run: _Run, name: str) -> float | None:
-    """Return the mean of a number of the update over the last rounds that learned, None where it is not known."""
+    """Mean of a number of the update over the last rounds that learned, None where it is not known."""
     learned = [record.learned for record in run.trained if record.learned is not None and record.learned.steps]
     values = [getattr(one, name) for one in learned[-FEWEST_FOR_SHARES:]]
     if len(values) < FEWEST_FOR_SHARES or any(value is None or not isfinite(value) for value in values):
@@ -358,20 +329,24 @@ def _dead_signal(run: _Run) -> Diagnosis | None:
     few = 0.0 if groups < DEAD_SIGNAL_GROUPS else DEAD_SIGNAL_SHARE
     if len(recent) < FEWEST_FOR_SHARES or telling > few * groups:
         return None
-    found = why_no_signal(recent)
+    counts = Counts.of_rounds(recent)
+    cause, remedy = why_no_signal(counts)
     return Diagnosis(
         code="dead_signal",
-        title=f"No learning signal, {found.cause}",
+        title=f"No learning signal, {cause}",
         evidence=_sentence(
             f"{telling} of {groups} groups of rounds {recent[0].round} to {recent[-1].round} had answers that scored "
-            f"differently ({found.counts})"
+            f"differently ({outcome_counts_in_words(counts)})"
         ),
-        remedy=found.remedy,
+        remedy=remedy,
     )
 
 
+_RECENT = f"answers of the last {FEWEST_FOR_SHARES} rounds"
+
+
 def _counted(run: _Run, outcome: Outcome) -> tuple[int, int]:
-    """Return how many answers of the last rounds ended so, and of how many."""
+    """How many answers of the last rounds ended so, and of how many."""
     recent = run.trained[-FEWEST_FOR_SHARES:]
     return sum(r.outcomes.get(outcome, 0) for r in recent), sum(sum(r.outcomes.values()) for r in recent)
 
@@ -380,27 +355,14 @@ def _mostly_cut_off(run: _Run) -> Diagnosis | None:
     hits, total = _counted(run, "cut_off")
     if not exceeds(hits, total, MOSTLY, SURE):
         return None
-    return Diagnosis(
-        code="mostly_cut_off",
-        title="Most answers are cut off",
-        evidence=f"{hits} of the {total} answers of the last {FEWEST_FOR_SHARES} rounds met the limit of "
-        f"{run.config.rl.max_answer_tokens} tokens before they ended, and score 0.",
-        remedy="Raise Longest answer, or ask for shorter answers in the System prompt.",
-    )
+    return cut_off_answers(hits, total, _RECENT, run.config.rl.max_answer_tokens)
 
 
 def _parse_failures(run: _Run) -> Diagnosis | None:
     hits, total = _counted(run, "unparseable")
     if not exceeds(hits, total, PARSE_FAILURE_WARNING, SURE):
         return None
-    return Diagnosis(
-        code="parse_failures",
-        title="Many answers cannot be read",
-        evidence=f"{hits} of the {total} answers of the last {FEWEST_FOR_SHARES} rounds ({hits / total:.1%}) were "
-        f"unparseable; above {PARSE_FAILURE_WARNING:.0%} it is no longer the policy alone that is measured.",
-        remedy="Ask for the answer's place in the System prompt, show worked examples, or check what the verifier "
-        "reads (verifier.read).",
-    )
+    return unparseable_answers(hits, total, _RECENT)
 
 
 def _validation_collapse(run: _Run) -> Diagnosis | None:
@@ -454,7 +416,7 @@ def _overfitting(run: _Run) -> Diagnosis | None:
 
 
 def _apart(run: _Run, training: str, validation: str, sign: int) -> tuple[CurveEnds, CurveEnds] | None:
-    """Return both curves since validation was best, if training has gone on to improve since and validation got worse.
+    """Both curves since validation was best, if training has gone on to improve since and validation got worse.
 
     ``sign`` is 1 where more is better, -1 where less is.
     """

@@ -1,7 +1,7 @@
 """The journal of a run: ``events.jsonl``, what happened, one JSON object a line, append only.
 
 The worker appends, everybody else reads from where they had got to. A torn last line, left by a kill, is not an event:
-it waits to be finished or is cut off by the next one. Knows the file alone, not the run folder around it.
+it waits to be finished or is cut off by the next one. Knows the file and its events, not the run folder around it.
 """
 
 import json
@@ -9,26 +9,18 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypeVar
 
 from ratchet.files import damage_as_error, disk_full_as_error
+from ratchet.run.events import Event, JournalEvent, UnknownEvent, parse_event
+from ratchet.run.state import RunState
 
-# What an event of each kind must hold for those who read it.
-_EVENT_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "round": {"record": dict},
-    "ended": {"status": str, "ending": str, "message": str},
-    "heldout": {"when": str, "accuracy": (int, float)},
-    "note": {"text": str},
-    "planned": {"rounds": int},
-    "refused": {"message": str},
-    "scored": {"scores": dict},
-    "answered": {"done": int, "of": int, "seconds": (int, float)},
-}
 _TAIL_BYTES = 1 << 20
+_Written = TypeVar("_Written", bound=JournalEvent)
 
 
-def append(path: Path, kind: str, **fields: Any) -> dict[str, Any]:
-    """Append one event and sync it; return it with its number. A torn last line is cut off first.
+def append(path: Path, event: _Written) -> _Written:
+    """Append one event and sync it; return it with its number and time. A torn last line is cut off first.
 
     Raises:
         DiskFull: there is no room.
@@ -36,21 +28,16 @@ def append(path: Path, kind: str, **fields: Any) -> dict[str, Any]:
     """
     with disk_full_as_error(path.parent), path.open("a+b") as file:
         last, end = _last(path, file)
-        event = {
-            "seq": last + 1,
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "event": kind,
-            **fields,
-        }
-        line = json.dumps(event, allow_nan=False).encode() + b"\n"
+        stamp = {"seq": last + 1, "at": datetime.now(UTC).isoformat(timespec="milliseconds")}
+        line = json.dumps({**stamp, "event": event.event, **event.fields()}, allow_nan=False).encode() + b"\n"
         file.truncate(end)
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
-    return event
+    return event.model_copy(update=stamp)
 
 
-def read_from(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+def read_from(path: Path, offset: int = 0) -> Iterator[tuple[Event | UnknownEvent, int]]:
     """Yield each whole event after ``offset`` bytes with the offset at which the next one begins.
 
     Raises:
@@ -63,23 +50,23 @@ def read_from(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int
         content = file.read()
     for line in content[: content.rfind(b"\n") + 1].splitlines(keepends=True):
         offset += len(line)
-        yield _event(path, line), offset
+        with damage_as_error(path):
+            event = parse_event(json.loads(line))
+        yield event, offset
 
 
-def _event(path: Path, line: bytes) -> dict[str, Any]:
-    """Return the event of a line, if it holds what those who read it need."""
+def read_state(path: Path) -> RunState:
+    """State of the run whose journal this is.
+
+    Raises:
+        Conflict: the journal is damaged.
+    """
     with damage_as_error(path):
-        event: dict[str, Any] = json.loads(line)
-        fields = {"event": str, **_EVENT_FIELDS.get(event["event"], {})}
-        if not all(isinstance(event[name], kind) for name, kind in fields.items()):
-            raise ValueError("no event")
-        if event["event"] == "round" and not isinstance(event["record"]["round"], int):
-            raise ValueError("no round")
-    return event
+        return RunState.fold(event for event, _ in read_from(path))
 
 
 def _last(path: Path, file: IO[bytes]) -> tuple[int, int]:
-    """Return the number of the last whole event, 0 where there is none, and the offset at which it ends."""
+    """Number of the last whole event, 0 where there is none, and the offset at which it ends."""
     size = file.seek(0, os.SEEK_END)
     start, tail = size, b""
     # Read backwards until a whole line is in what was read: one before the last line's own newline.

@@ -23,17 +23,17 @@ class Process:
 
     @classmethod
     def own(cls) -> "Process":
-        """Return this process."""
+        """This process."""
         return cls.of(os.getpid())
 
     @classmethod
     def of(cls, pid: int) -> "Process":
-        """Return the process that has this pid now."""
+        """Process that has this pid now."""
         fields = _fields(pid)
         return cls(pid, int(fields[_START_TICKS]) / os.sysconf("SC_CLK_TCK") if fields else None)
 
     def is_alive(self) -> bool:
-        """Tell whether this very process runs; one that ended and is not yet waited for does not."""
+        """Whether this very process runs; one that ended and is not yet waited for does not."""
         fields = _fields(self.pid)
         return bool(fields) and fields[_STATE] not in "ZX" and self.started is not None and self == Process.of(self.pid)
 
@@ -59,7 +59,7 @@ def _sent(send: Callable[[int, int], None], pid: int, number: int) -> bool:
 
 
 def _fields(pid: int) -> list[str]:
-    """Return what the system tells of a process, from its state on; nothing for one that is not there."""
+    """What the system tells of a process, from its state on; nothing for one that is not there."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

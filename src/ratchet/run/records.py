@@ -9,6 +9,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ratchet.run.endings import AT_WORK as AT_WORK
+from ratchet.run.endings import ENDS as ENDS
+from ratchet.run.endings import Ending as Ending
+from ratchet.run.endings import RunStatus as RunStatus
 from ratchet.verifiers.base import OUTCOMES as OUTCOMES
 from ratchet.verifiers.base import Grade as Grade
 from ratchet.verifiers.base import Message as Message
@@ -17,32 +21,8 @@ from ratchet.verifiers.base import Prompt as Prompt
 
 FinishReason = Literal["stop", "length"]
 
-Ending = Literal[
-    "all_rounds",
-    "target",
-    "nothing_left",
-    "time_limit",
-    "cost_limit",
-    "stopped",
-    "metric_failures",
-    "out_of_memory",
-    "stalled",
-    "disk_full",
-    "sampler_failed",
-    "sandbox_unavailable",
-    "not_finite",
-    "no_learning_signal",
-    "error",
-]
-# A draft has settings and no folder yet; a queued run waits for a slot; a starting one has not scored round 0; a saving
-# one is closing. The last four are ends.
-RunStatus = Literal[
-    "draft", "queued", "starting", "training", "saving", "completed", "stopped_early", "failed", "cancelled"
-]
-ENDS: tuple[RunStatus, ...] = ("completed", "stopped_early", "failed", "cancelled")
-AT_WORK: tuple[RunStatus, ...] = ("starting", "training", "saving")
 # A trial is one small round that predicts what the full run takes. An evaluation scores a model on a benchmark: it is
-# queued, followed, stopped and gone on with as runs are, and trains nothing.
+# queued, followed, stopped and resumed as runs are, and trains nothing.
 RunKind = Literal["full", "trial", "evaluation"]
 # What a run is to the run that it was made from.
 RunRelation = Literal["retry", "duplicate", "continue", "trial"]
@@ -144,7 +124,7 @@ class Validation(Record):
     preferred: float | None = None
 
     def beats(self, other: "Validation") -> bool:
-        """Tell whether this ranks strictly above another one of the same run: by accuracy, without one by lower loss.
+        """Whether this ranks strictly above another one of the same run: by accuracy, without one by lower loss.
 
         Raises:
             ValueError: one has what the other lacks.

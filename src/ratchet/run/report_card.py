@@ -189,7 +189,7 @@ class ReportCard(Record):
         return self.signal_prompts / len(self.scores)
 
     def share(self, outcome: Outcome) -> float:
-        """Return the share of answers with that outcome."""
+        """Share of answers with that outcome."""
         return self.outcomes[outcome] / self.answers
 
 

@@ -38,7 +38,7 @@ class ReportFolder:
         self._confirmation_path = self.path / "confirmation.json"
 
     def card(self) -> ReportCard | None:
-        """Return the card, None where none was made.
+        """Card, None where none was made.
 
         Raises:
             Conflict: the file is damaged, or of another version of Ratchet.
@@ -61,7 +61,7 @@ class ReportFolder:
             write_atomically(self.card_path, _json(card.model_dump(mode="json")), private=True)
 
     def confirmation(self) -> Confirmation | None:
-        """Return who has read the card that is there now, None where nobody said so.
+        """Who has read the card that is there now, None where nobody said so.
 
         Raises:
             Conflict: a file is damaged.
@@ -78,7 +78,7 @@ class ReportFolder:
             write_atomically(self._confirmation_path, _json(confirmation.model_dump(mode="json")), private=True)
 
     def card_sha256(self) -> str:
-        """Return a hash of the stored card.
+        """A hash of the stored card.
 
         Raises:
             Conflict: it cannot be read.
@@ -105,5 +105,5 @@ def _json(content: object) -> bytes:
 
 
 def _content(card: ReportCard | None) -> dict[str, object] | None:
-    """Return what a card says, whenever it was made."""
+    """What a card says, whenever it was made."""
     return None if card is None else card.model_dump(exclude={"made_at"})

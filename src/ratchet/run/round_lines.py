@@ -6,7 +6,7 @@ from ratchet.run.records import Group, Rollout, RoundRecord, Validation
 
 
 def watch_value(rollout: Rollout) -> float | None:
-    """Return what the watch metric gives an answer; None without one, or where it failed."""
+    """What the watch metric gives an answer; None without one, or where it failed."""
     grade = rollout.watch
     if grade is None or grade.outcome == "failed":
         return None
@@ -14,7 +14,7 @@ def watch_value(rollout: Rollout) -> float | None:
 
 
 def _watched(rollout: Rollout) -> dict[str, Any]:
-    """Return what an answer's line says of the watch metric, nothing without one."""
+    """What an answer's line says of the watch metric, nothing without one."""
     grade = rollout.watch
     if grade is None:
         return {}
@@ -22,7 +22,7 @@ def _watched(rollout: Rollout) -> dict[str, Any]:
 
 
 def rollout_row(group: Group) -> dict[str, Any]:
-    """Return a prompt's line of a rollouts file."""
+    """A prompt's line of a rollouts file."""
     return {
         "prompt_id": group.prompt.id,
         "prompt": list(group.prompt.messages),
@@ -54,7 +54,7 @@ def _number(value: float | None, digits: int = 5) -> str:
 
 
 def log_line(record: RoundRecord) -> str:
-    """Return a round's line in the log: numbers only."""
+    """A round's line in the log: numbers only."""
     learned, seconds = record.learned, record.seconds
     parts = [f"round={record.round}"]
     if record.reward is not None and learned is not None:

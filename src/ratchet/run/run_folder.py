@@ -12,7 +12,7 @@
       heartbeat.json         what the process that works on the run is doing, and that it lives
       trackers/              what TensorBoard, trackio, W&B or MLflow write, where the settings name them
       stop.json              somebody asked the run to stop: when and who
-      worker.log             what a worker started by the keeper printed
+      worker.log             what a worker started by the scheduler printed
       rows.keys              what the rows that a full run reads are known by, hashes without their texts
       start/                 a copy of the adapter that the run started from, where that was not a new one
       trial.json             of a trial, in place of checkpoint and adapter: what it measured and predicts
@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from ratchet.config import KeepSettings, RunConfig
 from ratchet.errors import Conflict, NotFound
@@ -48,15 +48,18 @@ from ratchet.files import (
 )
 from ratchet.run import run_lock
 from ratchet.run.ancestry import ADAPTER_FOLDER, START_FOLDER, start_of
-from ratchet.run.journal import append, read_from
+from ratchet.run.events import Event, JournalEvent, RunEnded, UnknownEvent
+from ratchet.run.journal import append, read_from, read_state
 from ratchet.run.log_files import rotate
 from ratchet.run.processes import Process
 from ratchet.run.records import RunKind
+from ratchet.run.state import RunState
 from ratchet.run.trial_report import TrialReport
 
 _HOME_ADVICE = "It is where Ratchet keeps runs: set RATCHET_HOME to a folder that can be written to."
 # Room for the closing event and what a file system takes to write it.
 _RESERVE_BYTES = 64 << 10
+_Event = TypeVar("_Event", bound=JournalEvent)
 
 
 def _is_file(path: Path) -> bool:
@@ -67,7 +70,7 @@ def _is_file(path: Path) -> bool:
 
 
 def new_run_id(created: datetime, letter: str = "r") -> str:
-    """Return an id for a run made at this moment. No other run has it, as good as surely."""
+    """An id for a run made at this moment. No other run has it, as good as surely."""
     return f"{letter}{created:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
@@ -177,13 +180,13 @@ class RunFolder:
             holds_run = cls(path).run_path.exists()
             is_taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
         if holds_run:
-            raise Conflict(f"{path} already holds a run. Go on with it by ratchet resume, or choose another --out.")
+            raise Conflict(f"{path} already holds a run. Resume it with ratchet resume, or choose another --out.")
         if is_taken:
             raise Conflict(f"{path} already exists and is not empty. Choose another --out.")
 
     @classmethod
     def at(cls, path: str | Path) -> "RunFolder":
-        """Return the run in that folder.
+        """Run in that folder.
 
         Raises:
             NotFound: there is none.
@@ -194,7 +197,7 @@ class RunFolder:
         raise NotFound(f"There is no run in {path}.")
 
     def is_there(self) -> bool:
-        """Tell whether the folder still holds a run."""
+        """Whether the folder still holds a run."""
         return _is_file(self.run_path)
 
     @property
@@ -209,7 +212,7 @@ class RunFolder:
         return next((kind for kind in get_args(RunKind) if kind == found), "full")
 
     def read_trial(self) -> TrialReport | None:
-        """Return what a trial found, None where it has found nothing, or the run is none.
+        """What a trial found, None where it has found nothing, or the run is none.
 
         Raises:
             Conflict: the file is damaged.
@@ -220,7 +223,7 @@ class RunFolder:
             return TrialReport.model_validate_json(self.trial_path.read_bytes())
 
     def read_config(self) -> RunConfig:
-        """Return the stored settings.
+        """Stored settings.
 
         Raises:
             Conflict: the file is damaged, or of a version that this Ratchet does not read.
@@ -229,7 +232,7 @@ class RunFolder:
             return RunConfig.model_validate_json(self.config_path.read_bytes())
 
     def read_run(self) -> dict[str, Any]:
-        """Return what was fixed when the run was created and started.
+        """What was fixed when the run was created and started.
 
         Raises:
             Conflict: the file is damaged.
@@ -249,7 +252,7 @@ class RunFolder:
         write_atomically(self.row_keys_path, b"".join(sorted(keys)), private=True)
 
     def read_row_keys(self, size: int) -> frozenset[bytes] | None:
-        """Return what the rows that the run reads are known by, each of ``size`` bytes; None where nobody wrote it.
+        """What the rows that the run reads are known by, each of ``size`` bytes; None where nobody wrote it.
 
         Raises:
             Conflict: the file is damaged.
@@ -277,7 +280,7 @@ class RunFolder:
         except OSError as error:
             raise Conflict(f"The run folder {self.path} cannot be written to: {error.strerror or error}.") from error
         if descriptor is None:
-            raise Conflict(f"Run {self.run_id} is being worked on by another process. Wait for it or stop it.")
+            raise Conflict(f"Run {self.run_id} is already running in another process. Wait for it or stop it.")
         return descriptor
 
     @contextmanager
@@ -291,16 +294,16 @@ class RunFolder:
             os.close(descriptor)
 
     def is_locked(self) -> bool:
-        """Tell whether a process works on this run now. Writes nothing."""
+        """Whether a process works on this run now. Writes nothing."""
         return run_lock.is_taken(self.lock_path)
 
     def holder(self) -> Process | None:
-        """Return the process that works on this run, None where none does."""
+        """Process that works on this run, None where none does."""
         found = run_lock.holder(self.lock_path) if self.is_locked() else None
         return found if found is not None and found.is_alive() else None
 
     def ask_to_stop(self, by: str) -> None:
-        """Leave word that the run is to stop; whoever works on it, now or next, ends it in good order.
+        """Ask the run to stop; whoever works on it, now or next, stops it cleanly.
 
         Raises:
             DiskFull: there is no room.
@@ -309,20 +312,17 @@ class RunFolder:
         write_atomically(self.stop_path, json.dumps({"at": at, "by": by}).encode())
 
     def journal_bytes(self) -> int:
-        """Return how long the journal is, to tell without reading it whether there is anything new."""
+        """Length of the journal, to see without reading it whether there is anything new."""
         try:
             return self.events_path.stat().st_size
         except OSError:
             return 0
 
-    def append_event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Append one event to the journal and sync it; return it."""
-        return append(self.events_path, kind, **fields)
-
-    def append_closing_event(self, **fields: Any) -> dict[str, Any]:
-        """Append the event that ends the run, also on a full disk: room was kept for it."""
-        self._reserve_path.unlink(missing_ok=True)
-        return self.append_event("ended", **fields)
+    def append_event(self, event: _Event) -> _Event:
+        """Append one event to the journal and sync it; return it. That of the end also on a full disk."""
+        if isinstance(event, RunEnded):
+            self._reserve_path.unlink(missing_ok=True)  # room was kept for it
+        return append(self.events_path, event)
 
     def hold_reserve(self) -> None:
         """Keep a little room for the event that ends the run; without room for it the run does without."""
@@ -330,9 +330,17 @@ class RunFolder:
             if not self._reserve_path.exists():
                 self._reserve_path.write_bytes(secrets.token_bytes(_RESERVE_BYTES))
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def events(self) -> Iterator[Event | UnknownEvent]:
         """Yield the events written so far; a torn last line is left out."""
         return (event for event, _ in read_from(self.events_path))
+
+    def state(self) -> RunState:
+        """What the journal adds up to.
+
+        Raises:
+            Conflict: it is damaged.
+        """
+        return read_state(self.events_path)
 
     def log(self, line: str) -> None:
         """Append a line, numbers only, to the run's log."""
@@ -342,11 +350,11 @@ class RunFolder:
             file.write(f"{stamp} {line}\n")
 
     def rollouts_file(self, number: int) -> Path:
-        """Return where the rollouts of a round are."""
+        """Where the rollouts of a round are."""
         return self.rollouts_path / f"round-{number:03d}.jsonl"
 
     def tracker_state(self, tracker: str) -> Path:
-        """Return the file that says how far a tracker is; what it writes lies beside it."""
+        """File that says how far a tracker is; what it writes lies beside it."""
         return self.path / "trackers" / f"{tracker}.json"
 
     def write_rollouts(self, number: int, rows: Iterator[Mapping[str, Any]]) -> None:
@@ -362,7 +370,7 @@ class RunFolder:
         _write_rows(self.heldout_path, rows)
 
     def read_rollouts(self, number: int) -> list[dict[str, Any]]:
-        """Return a round's rollouts.
+        """A round's rollouts.
 
         Raises:
             NotFound: that round has none.
@@ -377,7 +385,7 @@ class RunFolder:
         return _read_rows(path)
 
     def read_heldout(self) -> list[dict[str, Any]]:
-        """Return the kept adapter's answers to the held-out problems.
+        """Kept adapter's answers to the held-out problems.
 
         Raises:
             NotFound: they were not scored.
@@ -387,11 +395,11 @@ class RunFolder:
         return _read_rows(self.heldout_path)
 
     def read_heldout_before(self) -> list[dict[str, Any]]:
-        """Return the starting adapter's answers to the held-out problems, none where they were not scored."""
+        """Starting adapter's answers to the held-out problems, none where they were not scored."""
         return _read_rows(self.heldout_before_path) if self.heldout_before_path.is_file() else []
 
     def last_rollouts(self) -> int:
-        """Return the last round that has rollouts.
+        """Last round that has rollouts.
 
         Raises:
             NotFound: none has.
@@ -411,7 +419,7 @@ class RunFolder:
                 file.unlink()
 
     def rollouts_to_drop(self, keep: KeepSettings) -> list[int]:
-        """Return the rounds whose rollouts are too many or too large together, oldest first; never the last one."""
+        """Rounds whose rollouts are too many or too large together, oldest first; never the last one."""
         files = sorted(self._rollout_files().items())
         sizes = {number: file.stat().st_size for number, file in files}
         dropped: list[int] = []
@@ -430,11 +438,11 @@ class RunFolder:
             self.rollouts_file(number).unlink(missing_ok=True)
 
     def oldest_rollouts(self, without: Iterable[int] = ()) -> int | None:
-        """Return the first round that has rollouts, leaving some rounds out; None where none has."""
+        """First round that has rollouts, leaving some rounds out; None where none has."""
         return min(self._rollout_files().keys() - set(without), default=None)
 
     def _rollout_files(self) -> dict[int, Path]:
-        """Return round -> its rollouts; files of other names are somebody else's."""
+        """Round -> its rollouts; files of other names are somebody else's."""
         found = {}
         for file in self.rollouts_path.glob("round-*.jsonl"):
             if match := re.fullmatch(r"round-([0-9]{1,9})", file.stem):
@@ -458,7 +466,7 @@ class RunFolder:
             raise
 
     def holds_adapter(self, files: Mapping[str, bytes]) -> bool:
-        """Tell whether ``adapter/`` is made of exactly these files."""
+        """Whether ``adapter/`` is made of exactly these files."""
         try:
             return {file.name for file in self.adapter_path.iterdir()} == set(files) and all(
                 (self.adapter_path / name).read_bytes() == content for name, content in files.items()

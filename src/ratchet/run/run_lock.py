@@ -51,7 +51,7 @@ def _handed_down(path: Path, descriptor: int) -> int:
 
 
 def is_taken(path: Path) -> bool:
-    """Tell whether a process holds the lock now. Writes nothing."""
+    """Whether a process holds the lock now. Writes nothing."""
     try:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -63,7 +63,7 @@ def is_taken(path: Path) -> bool:
 
 
 def write_holder(descriptor: int) -> None:
-    """Say in the lock's file that this process works on the run. On a full disk it stays unsaid."""
+    """Write this process into the lock's file as the one that works on the run; on a full disk, do without."""
     own = Process.own()
     content = json.dumps({"pid": own.pid, "process_started": own.started}).encode()
     with suppress(OSError):
@@ -72,7 +72,7 @@ def write_holder(descriptor: int) -> None:
 
 
 def holder(path: Path) -> Process | None:
-    """Return the process that said last that it works on the run; None where none did. It may have ended since."""
+    """Process that said last that it works on the run; None where none did. It may have ended since."""
     try:
         found = json.loads(path.read_bytes())
         return Process(int(found["pid"]), found["process_started"])

@@ -68,7 +68,7 @@ class Answers(Record):
     longest_tokens: int
 
     def share(self, outcome: Outcome) -> float:
-        """Return the share of answers with that outcome."""
+        """Share of answers with that outcome."""
         return self.outcomes.get(outcome, 0) / self.answers
 
 

@@ -17,7 +17,8 @@ from sqlalchemy.orm import Session
 
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, NotFound
-from ratchet.run.records import Ending, RoundRecord, RunKind, RunRelation, RunStatus
+from ratchet.run.endings import Ending, RunStatus
+from ratchet.run.records import RoundRecord, RunKind, RunRelation
 from ratchet.run.run_folder import new_run_id
 from ratchet.store.adapter_rows import AdapterStore, NewAdapter, enter
 from ratchet.store.database import Database

@@ -1,4 +1,4 @@
-"""Why a worker died without having said how its run ends, in words.
+"""Why a worker died without writing how its run ended.
 
 The system kills a process that takes too much memory by the same signal as a person does. Its own counters tell the two
 apart: of the control group the worker ran in, else of the machine. They are read when a worker starts and when it died.
@@ -7,21 +7,21 @@ apart: of the control group the worker ran in, else of the machine. They are rea
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratchet.run.records import Ending
+from ratchet.run.endings import Ending
 
 _KILL = 9
 
 
 @dataclass(frozen=True)
 class MemoryKills:
-    """How many processes the system has ended for want of memory: in this control group, and on this machine."""
+    """How many processes the system has killed because memory ran out: in this control group, and on this machine."""
 
     group: int = 0
     machine: int = 0
 
     @classmethod
     def now(cls, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> "MemoryKills":
-        """Return the counters; 0 where the system has none."""
+        """Counters as they are now; 0 where the system has none."""
         group = 0
         for line in _lines(proc / "self" / "cgroup"):
             if line.startswith("0::"):  # the second version's one hierarchy, see cgroups(7)
@@ -38,7 +38,7 @@ class Death:
 
 
 def death(exit_code: int | None, before: MemoryKills | None, after: MemoryKills) -> Death:
-    """Return why a worker died.
+    """Why a worker died.
 
     Args:
         exit_code: Negative for the signal that ended it; None where somebody else started it.
@@ -46,20 +46,19 @@ def death(exit_code: int | None, before: MemoryKills | None, after: MemoryKills)
         after: The counters now.
     """
     if exit_code is None:
-        return Death("Its worker ended without saying why.", "error")
+        return Death("Its worker ended without an error message.", "error")
     if exit_code == -_KILL and before is not None:
         if after.group > before.group:
             return Death(
-                "The system ended its worker for want of memory: the limit of the group of processes that the keeper "
-                "belongs to was reached.",
+                "The system killed its worker: the memory limit of the scheduler's control group was reached.",
                 "out_of_memory",
             )
         if after.machine > before.machine:
-            return Death("The system ended its worker when the machine ran out of memory.", "out_of_memory")
+            return Death("The system killed its worker: the machine ran out of memory.", "out_of_memory")
     if exit_code < 0:
         name = "killed" if exit_code == -_KILL else f"ended by signal {-exit_code}"
         return Death(f"Its worker was {name}.", "error")
-    return Death(f"Its worker ended with exit code {exit_code} without saying why; see worker.log.", "error")
+    return Death(f"Its worker ended with exit code {exit_code} without an error message; see worker.log.", "error")
 
 
 def _counter(path: Path, name: str) -> int:

@@ -1,7 +1,7 @@
 """How a worker process is started on this machine, and how it ended.
 
-A worker is a process in a session of its own: what is sent to the keeper's terminal does not reach it, and it goes on
-when the keeper ends. It inherits the run folder's lock, so that from the first moment on the folder says that it lives.
+A worker is a process in a session of its own: signals to the scheduler's terminal do not reach it, and it outlives the
+scheduler. It inherits the run folder's lock, so that the folder shows that it lives from the first moment on.
 """
 
 import os
@@ -28,7 +28,7 @@ class Worker(Protocol):
     pid: int
 
     def poll(self) -> int | None:
-        """Return its exit code once it has ended, negative for the signal that ended it; None before."""
+        """Its exit code once it has ended, negative for the signal that ended it; None before."""
         ...
 
 
@@ -80,20 +80,20 @@ class LocalExecutor:
 
 
 def open_log(folder: RunFolder) -> int:
-    """Return the file, open for appending, that takes what a worker prints."""
+    """Open the file, for appending, that takes what a worker prints."""
     rotate(folder.worker_log_path)
     with disk_full_as_error(folder.path):
         return os.open(folder.worker_log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def directory_of(folder: RunFolder) -> Path:
-    """Return where the run was made: relative paths in its settings start there. Its folder where that is gone."""
+    """Where the run was made: relative paths in its settings start there. Its folder where that is gone."""
     place = Path(folder.read_run().get("directory", ""))
     return place if place.is_absolute() and place.is_dir() else folder.path
 
 
 def ended(worker: Worker) -> int | None:
-    """Return the exit code of a worker once it has ended, and end what is left of its group; None before.
+    """End what is left of a worker's group once it has ended, and return its exit code; None before.
 
     The group goes first: until the worker is waited for, no other process can have its number.
     """

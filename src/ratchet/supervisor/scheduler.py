@@ -1,9 +1,9 @@
-"""The keeper: starts queued runs in free slots, follows them, and sees to it that each one ends.
+"""The scheduler: starts queued runs in free slots, follows them, and makes sure that each one ends.
 
-One pass after another (``step``), each from what the database, the run folders and the system say now. What the keeper
-remembers between two passes only saves questions or counts time, so that it may be killed at any moment: the next one
-goes on from the same files. Whether a worker lives is told by the lock of its folder, which the worker holds from
-before it is started until it is gone. The workers are in sessions of their own and outlive the keeper.
+One pass after another (``step``), each from the present state of the database, the run folders and the system. What is
+remembered between two passes only saves look-ups or counts time, so that the scheduler may be killed at any moment: the
+next one continues from the same files. A worker lives as long as its folder's lock is held, which is from before it is
+started until it is gone. Workers are in sessions of their own and outlive the scheduler.
 """
 
 import json
@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ratchet.errors import Conflict, RatchetError
 from ratchet.files import check_room
-from ratchet.run.ancestry import last_end
 from ratchet.run.display import counted
 from ratchet.run.end_stalled_run import close_from_outside
+from ratchet.run.endings import AT_WORK, ENDS, Ending
 from ratchet.run.processes import Process
-from ratchet.run.records import AT_WORK, ENDS, Ending
 from ratchet.run.run_folder import RunFolder
 from ratchet.supervisor.deaths import Death, MemoryKills, death
 from ratchet.supervisor.executors import Executor, Worker, ended
@@ -39,13 +38,13 @@ _ROOM_BYTES = 8 << 20  # without so much a worker could not even say that the di
 
 @dataclass(frozen=True)
 class Pace:
-    """How often the keeper looks, and how long it is patient.
+    """How often the scheduler looks, and how long it waits.
 
     Attributes:
         poll_seconds: Between two passes.
-        stop_seconds: A worker that was asked to stop has for closing before it is killed.
-        stall_seconds: A run has beyond its own stall limit, which its worker watches itself, before it is killed.
-        deaths: So many in a row without a finished round between them end a run.
+        stop_seconds: For a worker to stop cleanly before it is killed.
+        stall_seconds: Beyond a run's own stall limit, which its worker's watchdog enforces, before it is killed.
+        deaths: In a row, without a finished round between them, after which a run ends.
     """
 
     poll_seconds: float = 1.0
@@ -56,7 +55,7 @@ class Pace:
 
 @dataclass
 class _Followed:
-    """What the keeper remembers of a run at work. All of it may be forgotten."""
+    """What the scheduler remembers of a running run. All of it may be forgotten."""
 
     slot: str = ""
     worker: Worker | None = None
@@ -68,16 +67,16 @@ class _Followed:
 
 
 @dataclass
-class Keeper:
-    """Looks after the runs of one machine.
+class Scheduler:
+    """Runs the queue of one machine.
 
     Attributes:
         store: Where runs are.
         executor: What starts workers.
         slots: What there is to run on.
-        host: What this keeper is called among those that share the database.
-        pace: How often and how patiently.
-        say: Told what the keeper does, in sentences.
+        host: Name of this scheduler among those that share the database.
+        pace: How often it looks, and how long it waits.
+        say: Called with each thing that the scheduler does, in a sentence.
         now: A clock in seconds.
     """
 
@@ -97,7 +96,7 @@ class Keeper:
             self.step()
 
     def finish(self, wait: Callable[[float], object]) -> None:
-        """End the runs at work in good order, starting no others, and return once all have ended."""
+        """Stop the running runs cleanly, starting no others, and return once all have ended."""
         for run in self.at_work():
             self.store.change(run.id, stop_requested_at=datetime.now(UTC))
         while self.at_work():
@@ -105,7 +104,7 @@ class Keeper:
             wait(self.pace.poll_seconds)
 
     def step(self, *, start_queued: bool = True) -> None:
-        """Take one pass: look after every run at work, then start what is queued. A fault costs one run's pass."""
+        """Take one pass: look after every running run, then start what is queued. A fault costs one run's pass."""
         with self._guarded(""):
             for run in self.at_work():
                 with self._guarded(run.id):
@@ -115,7 +114,7 @@ class Keeper:
                 self._start_queued()
 
     def at_work(self) -> "list[StoredRun]":
-        """Return the runs that this keeper has started and that have not ended."""
+        """Runs that this scheduler has started and that have not ended."""
         runs = self.store.all(statuses=AT_WORK)
         return [run for run in runs if run.is_kept and run.host == self.host]
 
@@ -145,10 +144,10 @@ class Keeper:
         if followed.sign_at is None or sign != followed.sign:
             followed.sign, followed.sign_at = sign, self.now()
         elif self.now() - followed.sign_at > run.config.limits.stall_minutes * 60 + self.pace.stall_seconds:
-            self._kill(run, followed, worker, "stalled", "it has made no progress for longer than its stall limit")
+            self._kill(run, followed, worker, "stalled", "it made no progress for longer than its stall limit")
 
     def _worker_of(self, run: "StoredRun", folder: RunFolder, followed: _Followed) -> Process | None:
-        """Return the process that works on a run, and enter it in the database where it is not there yet."""
+        """Enter the process that works on a run in the database where it is not there yet; return it."""
         worker = folder.holder()
         if worker is None and followed.worker is not None:
             worker = Process.of(followed.worker.pid)
@@ -163,7 +162,7 @@ class Keeper:
     def _stop(self, run: "StoredRun", folder: RunFolder, followed: _Followed, worker: Process | None) -> None:
         if followed.stop_sent_at is None:
             if not folder.stop_path.exists():
-                folder.ask_to_stop("keeper")
+                folder.ask_to_stop("scheduler")
             if worker is not None:
                 worker.signal(signal.SIGTERM)
             followed.stop_sent_at = self.now()
@@ -178,17 +177,17 @@ class Keeper:
             followed.killed_as = ending
 
     def _revive(self, run: "StoredRun", folder: RunFolder, followed: _Followed, exit_code: int | None) -> None:
-        """Start the worker of a run again that is gone without having ended the run, or end the run for it."""
+        """Restart the worker of a run that died before the run ended, or end the run."""
         followed.worker, followed.sign_at, followed.stop_sent_at = None, None, None
         self._sweep(run)
         if run.stop_requested_at is not None or followed.killed_as == "stopped":
-            cause = "Stopped as asked; its worker was killed, since it did not end in time."
+            cause = "Stopped as asked; its worker was killed because it did not end in time."
             self._end(run, folder, "stopped", cause if followed.killed_as else "Stopped as asked.")
         elif followed.killed_as is not None:
             minutes = counted(run.config.limits.stall_minutes, "minute")
             self._end(run, folder, followed.killed_as, f"The run made no progress for more than {minutes}.")
-        elif refusal := _refusal(folder):
-            self._end(run, folder, refusal["ending"], refusal["message"])
+        elif refused := folder.state().refused:
+            self._end(run, folder, refused.ending, refused.message)
         else:
             # A worker that could not write its end for want of room says nothing of the run.
             check_room(folder.path, _ROOM_BYTES)
@@ -201,19 +200,19 @@ class Keeper:
 
     def _count_death(self, run: "StoredRun", folder: RunFolder, died: Death) -> None:
         if run.pid is not None:
-            # The pid goes with the count: a keeper that is killed here does not count the same death again.
+            # The pid goes with the count: a scheduler that is killed here does not count the same death again.
             run = replace(run, attempts=run.attempts + 1)
             self.store.change(run.id, attempts=run.attempts, pid=None, process_started=None)
             if run.attempts >= self.pace.deaths:
                 times = f"That was the {_ordinal(run.attempts)} time in a row without a new finished round."
                 self._end(run, folder, died.ending, f"{died.cause} {times}")
                 return
-            place = "begins again" if run.rounds_done is None else f"goes on after round {run.rounds_done}"
+            place = "starts again" if run.rounds_done is None else f"resumes after round {run.rounds_done}"
             self.say(f"Run {run.id}: {died.cause[0].lower()}{died.cause[1:]} It {place}.")
         slot = next((slot for slot in self.slots if slot.name == run.slot), None)
         if slot is None:
             self.store.move(run.id, AT_WORK, "queued", slot="")
-            self.say(f"Run {run.id} waits again: {run.slot} is not there any more.")
+            self.say(f"Run {run.id} is queued again: {run.slot} is gone.")
         else:
             self._start(run, folder, slot)
 
@@ -222,11 +221,11 @@ class Keeper:
         with folder.locked():
             event = close_from_outside(folder, ending, cause)
         run = ingest(self.store, run, folder)
-        if run.status not in ENDS and last_end(folder.path) is not None:
+        if run.status not in ENDS and folder.state().has_ended:
             # It had ended before, and no worker has got so far as to begin anew: it is again what it was.
-            changes = {"ended_at": datetime.now(UTC), "ending": event["ending"], "stop_requested_at": None}
-            message = event["message"] if ending == "stopped" else f"{cause} {event['message']}"
-            self.store.move(run.id, AT_WORK, event["status"], message=message, **changes)
+            changes = {"ended_at": datetime.now(UTC), "ending": event.ending, "stop_requested_at": None}
+            message = event.message if ending == "stopped" else f"{cause} {event.message}"
+            self.store.move(run.id, AT_WORK, event.status, message=message, **changes)
             run = self.store.get(run.id)
         if run.status in ENDS:
             self.say(f"Run {run.id} ended: {run.message}")
@@ -259,10 +258,10 @@ class Keeper:
         followed.worker = self.executor.start(folder, environment_of(run.config, slot))
         started = Process.of(followed.worker.pid)
         self.store.change(run.id, pid=started.pid, process_started=started.started)
-        self.say(f"Run {run.id} is at work in {slot.name} (process {started.pid}).")
+        self.say(f"Run {run.id} started on {slot.name} (process {started.pid}).")
 
     def _leaving(self) -> set[str]:
-        """Return the slots of runs that have ended and whose workers are not gone yet."""
+        """Slots of runs that have ended and whose workers are not gone yet."""
         return {one.slot for one in self._followed.values() if one.worker is not None}
 
     def _forget_ended(self) -> None:
@@ -276,22 +275,22 @@ class Keeper:
         return _Guard(self, run_id)
 
     def complain(self, run_id: str, message: str) -> None:
-        """Say once what keeps the keeper from looking after a run, or after any of them; again when it changes."""
+        """Say once why a run cannot be looked after, or why none can; again when the reason changes."""
         if self._said.get(run_id) != message:
             self._said[run_id] = message
-            self.say(f"Run {run_id} waits: {message}" if run_id else f"The keeper waits: {message}")
+            self.say(f"Run {run_id} waits: {message}" if run_id else f"The scheduler waits: {message}")
 
     def relieved(self, run_id: str) -> None:
         """Say that what was complained of is over."""
         if self._said.pop(run_id, None) is not None:
-            self.say(f"Run {run_id} goes on." if run_id else "The keeper goes on.")
+            self.say(f"Run {run_id} continues." if run_id else "The scheduler continues.")
 
 
 @dataclass
 class _Guard:
     """Lets a fault cost one run's pass, and says it once."""
 
-    keeper: Keeper
+    scheduler: Scheduler
     run_id: str
 
     def __enter__(self) -> None:
@@ -299,10 +298,10 @@ class _Guard:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         if error is None:
-            self.keeper.relieved(self.run_id)
+            self.scheduler.relieved(self.run_id)
             return False
         if isinstance(error, RatchetError | OSError):
-            self.keeper.complain(self.run_id, str(error))
+            self.scheduler.complain(self.run_id, str(error))
             return True
         return False
 
@@ -314,7 +313,7 @@ def _folder_of(run: "StoredRun") -> RunFolder:
 
 
 def _holds(folder: RunFolder, run_id: str) -> bool:
-    """Tell whether a folder of this machine holds that run: another one that shares the database may have another."""
+    """Whether a folder of this machine holds that run: another one that shares the database may have another."""
     with suppress(RatchetError):
         return folder.is_there() and folder.run_id == run_id
     return False
@@ -324,12 +323,6 @@ def _progress(folder: RunFolder) -> int | None:
     with suppress(OSError, ValueError, LookupError, TypeError):
         return int(json.loads(folder.heartbeat_path.read_bytes())["progress"])
     return None
-
-
-def _refusal(folder: RunFolder) -> dict[str, Any] | None:
-    """Return the event in which the last worker says why it did not work on the run; None where it did."""
-    last: dict[str, Any] = next(reversed(list(folder.events())), {})
-    return {"ending": "error", **last} if last.get("event") == "refused" else None
 
 
 def _ordinal(number: int) -> str:

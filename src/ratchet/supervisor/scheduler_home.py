@@ -1,4 +1,4 @@
-"""One keeper for a RATCHET_HOME, and what it is called among those that share a database."""
+"""One scheduler for a RATCHET_HOME, and its name among those that share a database."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from ratchet.run import run_lock
 _HOME_ADVICE = "Set RATCHET_HOME to a folder that can be written to."
 
 
-class KeeperHome:
-    """The keeper's files in a RATCHET_HOME: its lock, its name, its log."""
+class SchedulerHome:
+    """The scheduler's files in a RATCHET_HOME: its lock, its name, its log. They keep the names of version 0.1."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or ratchet_home()
@@ -26,10 +26,10 @@ class KeeperHome:
 
     @contextmanager
     def held(self) -> Iterator[str]:
-        """Be the keeper of this home inside the block; yield its name.
+        """Hold the scheduler's lock of this home inside the block; yield the scheduler's name.
 
-        The name stays the same over restarts, also where the machine is called otherwise each time: by it the keeper
-        knows which runs of a shared database are its own.
+        The name stays the same over restarts, even if the host name changes: by it the scheduler knows which runs of a
+        shared database are its own.
 
         Raises:
             Conflict: another process is, or the home cannot be written to.
@@ -43,8 +43,8 @@ class KeeperHome:
             other = run_lock.holder(self.lock_path)
             who = f" (process {other.pid})" if other else ""
             raise Conflict(
-                f"A keeper looks after {self.path} already{who}. One is enough: it starts what is queued. For a second "
-                "one set RATCHET_HOME to another folder."
+                f"A scheduler is already running for {self.path}{who} and starts what is queued. For a second one, set "
+                "RATCHET_HOME to another folder."
             )
         try:
             run_lock.write_holder(descriptor)
@@ -53,7 +53,7 @@ class KeeperHome:
             os.close(descriptor)
 
     def is_held(self) -> bool:
-        """Tell whether a keeper looks after this home now."""
+        """Whether a scheduler is running for this home."""
         return run_lock.is_taken(self.lock_path)
 
     def _name(self) -> str:

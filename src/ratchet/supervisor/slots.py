@@ -1,4 +1,4 @@
-"""What this machine has to run on: one slot for each GPU, and so many for the CPU. GPUs are found without torch."""
+"""The slots of this machine: one for each GPU, and some for the CPU. GPUs are found without torch."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ class Slot:
 
 
 def find_slots(cpu_slots: int = 1, gpus: int | None = None) -> list[Slot]:
-    """Return the slots of this machine, GPUs first.
+    """Slots of this machine, GPUs first.
 
     Args:
         cpu_slots: How many runs may use the CPU at a time.
@@ -47,7 +47,7 @@ def find_slots(cpu_slots: int = 1, gpus: int | None = None) -> list[Slot]:
 
 
 def _visible_gpus() -> list[str]:
-    """Return what CUDA_VISIBLE_DEVICES calls each GPU that a worker may use."""
+    """What CUDA_VISIBLE_DEVICES calls each GPU that a worker may use."""
     if (chosen := os.environ.get(_VISIBLE)) is not None:
         return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
     command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
@@ -59,9 +59,9 @@ def _visible_gpus() -> list[str]:
 
 
 def fits(config: RunConfig, folder: RunFolder, slot: Slot, slots: Sequence[Slot]) -> bool:
-    """Tell whether a run may be worked on in a slot of this machine, which has these slots.
+    """Whether a run may run in a slot of this machine, which has these slots.
 
-    A run that was begun on one kind of device goes on there alone: another one would compute otherwise.
+    A run resumes only on the kind of device it was started on: another one would give other results.
     """
     wanted = _begun_on(folder) or config.device
     if wanted == "auto":
@@ -73,7 +73,7 @@ def fits(config: RunConfig, folder: RunFolder, slot: Slot, slots: Sequence[Slot]
 
 
 def environment_of(config: RunConfig, slot: Slot) -> dict[str, str]:
-    """Return what a worker on a run finds in its environment besides what this process has.
+    """Environment variables of a worker besides those of this process.
 
     A run that names a GPU by number counts as this process does, so that it sees them all.
     """

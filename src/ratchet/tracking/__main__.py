@@ -8,14 +8,13 @@ import fcntl
 import json
 import select
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
 from ratchet.config import Tracker
 from ratchet.files import write_atomically
+from ratchet.run.events import RoundDone
 from ratchet.run.journal import read_from
-from ratchet.run.records import RoundRecord
 from ratchet.run.run_folder import RunFolder
 from ratchet.tracking.sent import numbers_of, settings_of
 from ratchet.tracking.trackers import TrackedRun, Tracking, opened
@@ -67,9 +66,9 @@ class _Following:
         """Write the rounds that are in the journal and not yet in the tracker."""
         for event, offset in read_from(self._events_path, self._offset):
             self._offset = offset
-            if event["event"] == "round" and event["record"]["round"] > self._last_round:
-                record = RoundRecord.model_validate(event["record"])
-                self._tracking.log(record.round, numbers_of(record), datetime.fromisoformat(event["at"]).timestamp())
+            if isinstance(event, RoundDone) and event.record.round > self._last_round:
+                record = event.record
+                self._tracking.log(record.round, numbers_of(record), event.time.timestamp())
                 self._last_round = record.round
                 self.write_state()
 

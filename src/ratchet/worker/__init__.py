@@ -5,7 +5,7 @@ in an order that a kill cannot hurt, and turns whatever ended the rounds into an
 It takes no decision about learning (``engine/rounds.py``) and knows no database or web.
 """
 
+from ratchet.run.events import Listener
 from ratchet.worker.job import run
-from ratchet.worker.session import Watch
 
-__all__ = ["Watch", "run"]
+__all__ = ["Listener", "run"]

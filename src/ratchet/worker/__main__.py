@@ -7,14 +7,15 @@ import sys
 
 from ratchet.errors import RatchetError
 from ratchet.run.endings import ending_of
+from ratchet.run.events import NotStarted, RunEnded
+from ratchet.run.refusals import refuse_unconfirmed
 from ratchet.run.run_folder import RunFolder
-from ratchet.run.run_state import refuse_unconfirmed
 from ratchet.worker import run
 from ratchet.worker.closing import places_of
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit code."""
+    """Exit code."""
     try:
         folder = RunFolder.at(arguments[0])
     except (RatchetError, IndexError) as error:
@@ -38,10 +39,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _say_refused(folder: RunFolder, error: RatchetError, events_before: int) -> None:
-    """Say in the journal why this process does not work on the run, unless it has just said there how it ended."""
-    new = [event["event"] for event in folder.events()][events_before:]
-    if "ended" not in new:
-        folder.append_event("refused", message=str(error), ending=ending_of(error))
+    """Write into the journal why this process refused the run, unless it has just written how the run ended."""
+    new = list(folder.events())[events_before:]
+    if not any(isinstance(event, RunEnded) for event in new):
+        folder.append_event(NotStarted(message=str(error), ending=ending_of(error)))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class EndpointAnswering:
         self._settings = EndpointSettings.model_validate(spec.endpoint)
         self._session, self._config, self._spec = session, config, spec
         key = read_key(self._settings)
-        with session.phase("asking the endpoint for its models"):
+        with session.phase("asking_endpoint"):
             probe(self._settings, key, session.check)
         self._client = EndpointClient(self._settings, key)
         self._verifier = make_verifier(config.verifier, prefer_answer_tag=config.reward.format_bonus == "tags")
@@ -53,14 +53,14 @@ class EndpointAnswering:
         by_id = {prompt.id: prompt for prompt in prompts}
         count, total = self._spec.answers_per_question, len(prompts) * self._spec.answers_per_question
         answers: dict[tuple[int, int], tuple[EndpointAnswer, Future[GivenAnswer]]] = {}
-        self._session.watch.on_progress("scoring", 0, total)
+        self._session.on_progress("scoring", 0, total)
         with ThreadPoolExecutor(_GRADER_THREADS, thread_name_prefix="grader") as pool:
             stream = self._client.answer_all([self._request(prompt) for prompt in prompts], self._session.check)
             try:
                 for one in stream:
                     graded = pool.submit(self._graded, one, by_id[one.question])
                     answers[one.question, one.answer] = one, graded
-                    self._session.watch.on_progress("scoring", len(answers), total)
+                    self._session.on_progress("scoring", len(answers), total)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -69,7 +69,7 @@ class EndpointAnswering:
         return [self._result(prompt, [answers[prompt.id, number] for number in range(count)]) for prompt in prompts]
 
     def cost(self, questions: Sequence[QuestionResult]) -> Cost | None:
-        """Return what the answers' tokens cost, None where the endpoint does not count them."""
+        """What the answers' tokens cost, None where the endpoint does not count them."""
         return cost_of_questions(self._settings, questions)
 
     def close(self) -> None:

@@ -10,20 +10,15 @@ from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import number_of_rounds
 from ratchet.errors import DiskFull, RatchetError
 from ratchet.readiness import highest_reward
-from ratchet.run.closing_words import has_no_signal, kept
-from ratchet.run.end_stalled_run import adapter_checksum, ended_from_outside, reached
-from ratchet.run.endings import KEEPING, REMEDIES, WHY, ending_of, status_of
+from ratchet.run.diagnosis import has_no_signal
+from ratchet.run.end_stalled_run import adapter_checksum, ended_from_outside, kept, reached
+from ratchet.run.endings import ENDINGS, Ending, ending_of, status_of
+from ratchet.run.events import PHASE_WORDS, RunEnded
 from ratchet.run.health import examine, found_in_words
-from ratchet.run.records import Ending, RoundRecord, RunResult
+from ratchet.run.records import RoundRecord, RunResult
 from ratchet.worker.session import Session
 
 log = logging.getLogger(__name__)
-
-# What a limit is called in a sentence, and as a setting.
-_LIMITS: dict[Ending, tuple[str, str]] = {
-    "time_limit": ("time limit", "Time limit"),
-    "cost_limit": ("cost cap", "Cost cap"),
-}
 
 
 def close(session: Session, prepared: Prepared, ending: Ending, message: str) -> RunResult:
@@ -31,14 +26,15 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
     folder, progress = session.folder, session.progress
     if progress is None and folder.checkpoint_path.exists():
         # Ended before it got back to where an earlier session stood: what that one kept is kept.
-        return ended_from_outside(folder, ending, message or WHY.get(ending, ""), seconds=session.budget.elapsed)
+        return ended_from_outside(folder, ending, message or ENDINGS[ending].why, seconds=session.budget.elapsed)
     status = status_of(ending, has_adapter=progress is not None)
     if progress is None:
         message = message or _nothing_kept(session, ending)
     else:
         rounds = number_of_rounds(prepared.config, len(prepared.train))
-        remedy = "" if ending in KEEPING.values() else REMEDIES.get(ending, "")  # a fault's own message names one
-        sentences = [message or WHY[ending], kept(progress.records, rounds), remedy]
+        rule = ENDINGS[ending]
+        remedy = "" if rule.fault else rule.remedy  # a fault's own message names one
+        sentences = [message or rule.why, kept(progress.records, rounds), remedy]
         sentences.append(_found(progress.records, prepared.config, folder.run_id))
         message = " ".join(filter(None, sentences))
     checksum = adapter_checksum(folder) if progress else None
@@ -57,9 +53,8 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
         cost=session.budget.cost,
         currency=None if session.budget.price_per_hour is None else prepared.config.limits.currency,
     )
-    fields = result.model_dump(exclude={"run", "folder", "adapter"})
     try:
-        session.ended(**fields, adapter_sha256=checksum, artifacts=session.artifacts_url)
+        session.event(RunEnded.of(result, checksum, artifacts=session.artifacts_url))
         folder.log(f"ended ending={ending} rounds_done={result.rounds_done} best_round={result.best_round}")
     except DiskFull:
         log.error("the end of the run could not be written down: the disk is full")
@@ -67,21 +62,20 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
 
 
 def _found(records: Sequence[RoundRecord], config: RunConfig, run: str) -> str:
-    """Say what the run's curves show at its end, "" where that is nothing or is said already."""
+    """What the run's curves show at its end, "" where that is nothing or is said already."""
     diagnoses = examine(records, config).diagnoses
     return found_in_words([one for one in diagnoses if one.code != "dead_signal" or not has_no_signal(records)], run)
 
 
 def _nothing_kept(session: Session, ending: Ending) -> str:
     phases = session.phase_seconds
-    if ending in _LIMITS:
-        limit, setting = _LIMITS[ending]
+    if limit := ENDINGS[ending].limit:
         longest = max(phases, key=lambda name: phases[name])
         return (
-            f"The {limit} passed before the starting adapter was scored: {longest} took {phases[longest]:.0f} of "
-            f"{session.budget.elapsed:.0f} seconds. Raise {setting}."
+            f"The {limit.lower()} passed before the starting adapter was scored: {PHASE_WORDS[longest]} took "
+            f"{phases[longest]:.0f} of {session.budget.elapsed:.0f} seconds. Raise {limit}."
         )
-    return f"Stopped while {list(phases)[-1]}, before the first round, so there is no adapter to keep."
+    return f"Stopped while {PHASE_WORDS[list(phases)[-1]]}, before the first round, so there is no adapter to keep."
 
 
 def record_failure(session: Session, error: Exception) -> None:
@@ -100,13 +94,21 @@ def record_failure(session: Session, error: Exception) -> None:
             session.folder.log(f"error type={type(error).__name__} at {places_of(error)}")
         done = session.progress.rounds_done if session.progress else 0
         seconds = round(session.budget.elapsed, 3)
-        fields = {"rounds_done": done, "seconds": seconds, "artifacts": session.artifacts_url}
-        session.ended(status="failed", ending=ending, message=message, **fields)
+        session.event(
+            RunEnded(
+                status="failed",
+                ending=ending,
+                message=message,
+                rounds_done=done,
+                seconds=seconds,
+                artifacts=session.artifacts_url,
+            )
+        )
     except DiskFull:
         log.error("the failure could not be written down: the disk is full")
 
 
 def places_of(error: Exception) -> str:
-    """Return where an error was raised, innermost first: files, lines and functions, nothing of its text."""
+    """Where an error was raised, innermost first: files, lines and functions, nothing of its text."""
     frames = traceback.extract_tb(error.__traceback__)
     return " < ".join(f"{Path(f.filename).name}:{f.lineno}:{f.name}" for f in reversed(frames))

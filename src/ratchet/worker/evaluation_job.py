@@ -1,12 +1,12 @@
 """An evaluation as a worker makes it: a model or an endpoint answers a benchmark's questions, part by part, to scores.
 
-Each part is on disk before the next one begins, so that a job that was killed or stopped goes on where it was and ends
+Each part is on disk before the next one begins, so that a job that was killed or stopped resumes where it was and ends
 with the same answers. Trains nothing and keeps no adapter. What is asked and how it is graded was fixed when the
 evaluation was made.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
@@ -23,13 +23,13 @@ from ratchet.errors import Interrupted
 from ratchet.evaluation.evaluation import Cost, EvaluationScores, EvaluationSpec, QuestionResult
 from ratchet.evaluation.evaluation_files import EvaluationFiles
 from ratchet.evaluation.scores import scores_of
-from ratchet.run.endings import status_of
-from ratchet.run.records import Ending, Prompt, RunResult
+from ratchet.run.endings import Ending, status_of
+from ratchet.run.events import Answered, Planned, RunEnded, Saving, Scored
+from ratchet.run.records import Prompt, RunResult
 from ratchet.worker.asking_endpoint import EndpointAnswering
-from ratchet.worker.fixed import fix
+from ratchet.worker.fixed import fix, from_own_copy
 from ratchet.worker.out_of_memory import memory_in_words
 from ratchet.worker.session import CountingSampler, Session
-from ratchet.worker.starting_copy import from_own_copy
 
 
 class Answering(Protocol):
@@ -42,7 +42,7 @@ class Answering(Protocol):
         ...
 
     def cost(self, questions: Sequence[QuestionResult]) -> Cost | None:
-        """Return what the answers cost; None where nothing is paid for them."""
+        """What the answers cost; None where nothing is paid for them."""
         ...
 
     def close(self) -> None:
@@ -72,9 +72,9 @@ def _scored(session: Session, config: RunConfig, files: EvaluationFiles, spec: E
     _, prompts = benchmark_folders.read(spec.benchmark_hash)
     if spec.only is not None:
         prompts = tuple(prompt for prompt in prompts if prompt.id in set(spec.only))
-    session.event("planned", rounds=spec.questions)
+    session.event(Planned(rounds=spec.questions))
     for sentence in filter(None, (spec.withheld, *spec.notes)):  # known before the first question is asked
-        session.event("note", text=sentence)
+        session.note(sentence)
     started = perf_counter()
     answering = _answering(session, config, spec, prompts)
     try:
@@ -86,9 +86,9 @@ def _scored(session: Session, config: RunConfig, files: EvaluationFiles, spec: E
             results = answering.answer(part)
             files.write_part(part + 1, results)
             count += len(results)
-            session.event("answered", done=count, of=spec.questions, seconds=round(perf_counter() - before, 3))
+            session.event(Answered(done=count, of=spec.questions, seconds=round(perf_counter() - before, 3)))
         questions = files.questions()
-        seconds = sum(event["seconds"] for event in session.folder.events() if event["event"] == "answered")
+        seconds = session.folder.state().answered_seconds
         scores = scores_of(
             questions,
             spec.score_columns,
@@ -100,9 +100,9 @@ def _scored(session: Session, config: RunConfig, files: EvaluationFiles, spec: E
     finally:
         answering.close()
     session.folder.log(f"answered questions={spec.questions} seconds={perf_counter() - started:.1f}")
-    session.event("saving")
+    session.event(Saving())
     files.write_scores(scores)
-    session.event("scored", scores=scores.model_dump(mode="json"))
+    session.event(Scored(scores=scores.model_dump(mode="json")))
     # The copy of the adapter has done its work; its checksum is in the record.
     shutil.rmtree(session.folder.start_path, ignore_errors=True)
     return scores
@@ -118,23 +118,23 @@ class _LocalAnswering:
     """A model on this machine answers."""
 
     def __init__(self, session: Session, config: RunConfig, spec: EvaluationSpec, prompts: Sequence[Prompt]) -> None:
-        with session.phase("checking settings and data"):
+        with session.phase("checking"):
             self._prepared = _prepared(session, config, prompts)
         try:
-            with session.phase("loading the model"):
-                session.watch.on_progress("loading", 0, 1)
+            with session.phase("loading"):
+                session.on_progress("loading", 0, 1)
                 policy = load_policy(self._prepared.config, self._prepared.chat, self._prepared.files)
-                fixed = fix(session, self._prepared, policy, _noting(session), Plan.scoring)
+                fixed = fix(session, self._prepared, policy, session.note, Plan.scoring)
                 torch.set_num_threads(fixed["threads"])
                 session.plan = Plan.stored(fixed)
-                sampler = new_sampler(self._prepared, policy, session.plan, _noting(session))
+                sampler = new_sampler(self._prepared, policy, session.plan, session.note)
         except BaseException:
             self._prepared.close()
             raise
         for note in self._prepared.notes:
-            session.event("note", text=note)
+            session.note(note)
         self._session = session
-        self._sampler = CountingSampler(sampler, session.watch)
+        self._sampler = CountingSampler(sampler, session.on_progress)
         self._grader = replace(new_grader(self._prepared), on_graded=session.progressed)
         self._asking = Asking.of(config, spec.answers_per_question)
         size = part_size(chosen_device(config.device).type, spec.answers_per_question)
@@ -147,7 +147,7 @@ class _LocalAnswering:
             return answer_part(self._sampler, self._grader, self._parts[part], self._asking, self._session.check)
 
     def cost(self, questions: Sequence[QuestionResult]) -> Cost | None:
-        """Return None: nothing is paid by the token here."""
+        """None: nothing is paid by the token here."""
         return None
 
     def close(self) -> None:
@@ -160,10 +160,6 @@ def _prepared(session: Session, config: RunConfig, prompts: Sequence[Prompt]) ->
     return from_own_copy(prepare_questions(config, prompts), session.folder)
 
 
-def _noting(session: Session) -> Callable[[str], None]:
-    return lambda text: session.event("note", text=text)
-
-
 def _in_words(spec: EvaluationSpec, scores: EvaluationScores) -> str:
     main = scores.columns[0]
     name = main.name.replace("_", " ")
@@ -174,7 +170,7 @@ def _in_words(spec: EvaluationSpec, scores: EvaluationScores) -> str:
 def _given_up(session: Session, ending: Ending, files: EvaluationFiles, spec: EvaluationSpec) -> str:
     done = len(files.questions())
     why = session.stalled or ("The time limit was over." if ending == "time_limit" else "Stopped as asked.")
-    more = f"It goes on with ratchet eval resume {session.folder.run_id}." if ending != "time_limit" else ""
+    more = f"Resume with: ratchet eval resume {session.folder.run_id}" if ending != "time_limit" else ""
     return f"{why} {done} of {spec.questions} questions are answered and kept. {more}".rstrip()
 
 
@@ -189,6 +185,6 @@ def _closed(session: Session, ending: Ending, message: str) -> RunResult:
         rounds_done=0,
         seconds=round(session.budget.elapsed, 3),
     )
-    session.ended(**result.model_dump(exclude={"run", "folder", "adapter"}), adapter_sha256=None)
+    session.event(RunEnded.of(result, None))
     folder.log(f"evaluation ended ending={ending} seconds={result.seconds}")
     return result

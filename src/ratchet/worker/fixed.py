@@ -1,9 +1,10 @@
-"""What must stay the same over all sessions of a run, so that a resumed one goes on to the same result.
+"""What must stay the same over all sessions of a run, so that a resumed one ends with the same result.
 
 Written into the run's record at its first start; compared, and used, at every later one.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -16,6 +17,7 @@ from ratchet.engine.prepare import Prepared, data_hash
 from ratchet.engine.sampler.choice import what_stops_vllm
 from ratchet.errors import Conflict
 from ratchet.readiness.leak_checks import keys_of
+from ratchet.run.run_folder import RunFolder
 from ratchet.worker.session import Session
 
 _PINNED = ("ratchet-rl", "torch", "transformers", "peft")
@@ -28,7 +30,7 @@ def fix(
     note: Callable[[str], None],
     plan: Callable[..., Plan] = Plan.fitted,
 ) -> dict[str, Any]:
-    """Return what must stay the same over all sessions of a run; refuse to go on where it cannot.
+    """Fix what must stay the same over all sessions of a run, or refuse to resume where it changed.
 
     ``plan`` decides at the first start what the settings leave open.
     """
@@ -75,8 +77,17 @@ def fix(
     return fixed
 
 
+def from_own_copy(prepared: Prepared, folder: RunFolder) -> Prepared:
+    """Make a run start from the copy of its adapter in its own folder: the source may have changed or be gone."""
+    config = prepared.config
+    if config.start_from.adapter is None:
+        return prepared
+    start = config.start_from.model_copy(update={"adapter": str(folder.start_path)})
+    return replace(prepared, config=config.model_copy(update={"start_from": start}))
+
+
 def _refuse_other_sampler(backend: str, config: RunConfig, policy: Policy) -> None:
-    """Refuse to go on with another sampler than before: it would draw other answers."""
+    """Refuse to resume with another sampler than before: it would draw other answers."""
     if backend != "vllm":
         return
     if obstacle := what_stops_vllm(config.sampler, policy.device, policy.files, config.quantization):
@@ -84,7 +95,7 @@ def _refuse_other_sampler(backend: str, config: RunConfig, policy: Policy) -> No
 
 
 def _sampler_version(fixed: dict[str, Any]) -> dict[str, str]:
-    """Return which vLLM is installed, by its package's name, where the run uses it."""
+    """Version of vLLM that is installed, by its package's name, where the run uses it."""
     if fixed["sampler"]["backend"] != "vllm":
         return {}
     # The builds for a CPU go by another name.

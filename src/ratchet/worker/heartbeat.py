@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
+from ratchet.run.events import Event, Listener, RoundDone, RunEnded, RunPhase, Saving
 from ratchet.run.log_files import rotate
 from ratchet.run.processes import Process
 from ratchet.run.run_folder import RunFolder
-from ratchet.worker.session import Session, Watch
+from ratchet.worker.session import Session
 
 _EVERY_SECONDS = 1.0
 _QUIET_BEATS = 5  # of which one is written while nothing changes
@@ -27,21 +27,20 @@ _QUIET_BEATS = 5  # of which one is written while nothing changes
 class _At:
     """What the work is at."""
 
-    phase: str = "starting"
+    phase: RunPhase = "starting"
     done: int = 0
     total: int = 0
     round: int | None = None
 
 
 class Heartbeat:
-    """Says what a session is at. ``watch`` is what the session is to tell, which passes it on to ``watch``."""
+    """Says what a session is at; ``listener`` is one of the session's."""
 
-    def __init__(self, folder: RunFolder, watch: Watch) -> None:
+    def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._told = watch
         self._at = _At()
         self._over = threading.Event()
-        self.watch = Watch(self._on_event, self._on_progress, watch.on_hard_end)
+        self.listener = Listener(self._on_event, self._on_progress)
 
     @contextmanager
     def beating(self, session: Session) -> Iterator[None]:
@@ -82,13 +81,12 @@ class Heartbeat:
             temporary.write_text(json.dumps(content), encoding="utf-8")
             os.rename(temporary, path)
 
-    def _on_event(self, event: dict[str, Any]) -> None:
-        if event["event"] == "round":
-            self._at.round = event["record"]["round"] + 1
-        elif event["event"] in ("saving", "ended"):
-            self._at.phase, self._at.done, self._at.total = event["event"], 0, 0
-        self._told.on_event(event)
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case RoundDone(record=record):
+                self._at.round = record.round + 1
+            case Saving() | RunEnded():
+                self._on_progress(event.event, 0, 0)
 
-    def _on_progress(self, phase: str, done: int, total: int) -> None:
+    def _on_progress(self, phase: RunPhase, done: int, total: int) -> None:
         self._at.phase, self._at.done, self._at.total = phase, done, total
-        self._told.on_progress(phase, done, total)

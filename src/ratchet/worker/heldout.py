@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from ratchet.engine.evaluate import score
 from ratchet.engine.grading import Grader
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import Engine
 from ratchet.errors import DiskFull, Interrupted, NotFinite, OutOfMemory, SamplerFailed, SandboxUnavailable
+from ratchet.run.events import HeldOut
 from ratchet.run.records import Group, Rollout, Validation
 from ratchet.run.round_lines import rollout_row
 from ratchet.worker.session import Session
@@ -33,9 +34,10 @@ def _heldout_rows(prepared: Prepared, rollouts: Sequence[Rollout]) -> Iterator[d
         yield rollout_row(Group(encoded.prompt, encoded.token_ids, (rollout,)))
 
 
-def _heldout_event(session: Session, when: str, summary: Validation) -> float | None:
-    session.event("heldout", when=when, accuracy=summary.accuracy, prompts=summary.prompts, outcomes=summary.outcomes)
-    return summary.accuracy
+def _heldout_event(session: Session, when: Literal["before", "after"], summary: Validation) -> float:
+    accuracy = summary.accuracy or 0.0  # always graded here
+    session.event(HeldOut(when=when, accuracy=accuracy, prompts=summary.prompts, outcomes=summary.outcomes))
+    return accuracy
 
 
 def score_best(session: Session, engine: Engine, prepared: Prepared, grader: Grader) -> None:
@@ -50,11 +52,11 @@ def score_best(session: Session, engine: Engine, prepared: Prepared, grader: Gra
         session.heldout_after = _heldout_event(session, "after", summary)
     except (Interrupted, OutOfMemory, DiskFull, NotFinite, SamplerFailed, SandboxUnavailable) as error:
         with suppress(DiskFull):
-            session.event("note", text=f"The held-out problems were not scored at the end ({error.code}).")
+            session.note(f"The held-out problems were not scored at the end ({error.code}).")
 
 
 def _give_up_if(session: Session) -> Callable[[], None]:
-    """Return a check for closing work: it may use the time kept for closing, but not pass the limit itself."""
+    """Make a check for closing work: it may use the time kept for closing, but not pass the limit itself."""
 
     def check() -> None:
         session.progressed()

@@ -1,22 +1,23 @@
 """Work on a run from its folder to its end, whichever kind of job it is."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ratchet.config import LimitSettings
 from ratchet.engine.budget import TimeBudget
 from ratchet.engine.prepare import Prepared, prepare
 from ratchet.run.end_stalled_run import ended_from_outside
-from ratchet.run.endings import WHY, status_of
-from ratchet.run.records import RunResult, RunStatus
+from ratchet.run.endings import ENDINGS, RunStatus, status_of
+from ratchet.run.events import Listener
+from ratchet.run.records import RunResult
+from ratchet.run.refusals import refuse_ended
 from ratchet.run.run_folder import RunFolder
-from ratchet.run.run_state import refuse_ended
-from ratchet.worker import evaluation_job, training_job, trial_job, tuning_job
+from ratchet.worker import evaluation_job, training_job, trial_job
 from ratchet.worker.closing import close, record_failure
+from ratchet.worker.fixed import from_own_copy
 from ratchet.worker.heartbeat import Heartbeat
-from ratchet.worker.session import Session, Watch, signals
-from ratchet.worker.starting_copy import from_own_copy
+from ratchet.worker.session import Session, signals
 from ratchet.worker.uploads import uploading
 from ratchet.worker.watchdog import watched
 
@@ -26,7 +27,7 @@ def run(
     *,
     prepared: Prepared | None = None,
     function: Callable[..., Any] | None = None,
-    watch: Watch | None = None,
+    listeners: Sequence[Listener] = (),
     now: Callable[[], float] = time.monotonic,
     lock: int | None = None,
 ) -> RunResult:
@@ -36,7 +37,7 @@ def run(
         folder: A run that was created, and perhaps worked on before.
         prepared: The checks' result, where they were just made for this run; they are repeated otherwise.
         function: The user's own verifier, for runs that have one.
-        watch: Whom to tell.
+        listeners: Whom to tell.
         now: A clock in seconds.
         lock: The open file in which whoever started this process handed the folder's lock down.
 
@@ -47,8 +48,9 @@ def run(
     with folder.locked(lock):
         config = folder.read_config()
         refuse_ended(folder)
-        heartbeat = Heartbeat(folder, watch or Watch())
-        session = Session(folder, heartbeat.watch, TimeBudget.of(_limits(folder, config.limits), now))
+        heartbeat = Heartbeat(folder)
+        budget = TimeBudget.of(_limits(folder, config.limits), now)
+        session = Session(folder, budget, [heartbeat.listener, *listeners])
         if folder.stop_path.exists():
             if prepared is not None:
                 prepared.close()
@@ -68,14 +70,13 @@ def run(
                     send_files()
                     return result
                 is_checked = prepared is not None
-                with session.phase("checking settings and data"):
+                with session.phase("checking"):
                     prepared = from_own_copy(prepared or prepare(config, function), folder)
                 if folder.kind == "trial":
                     result = trial_job.work(session, prepared, is_checked=is_checked)
                     send_files()
                     return result
-                job = training_job if config.objective == "rl" else tuning_job
-                ending, message = job.rounds(session, prepared)
+                ending, message = training_job.rounds(session, prepared)
             except Exception as error:
                 _finish_trackers(session, "failed")
                 send_files()
@@ -97,7 +98,7 @@ def _finish_trackers(session: Session, status: RunStatus) -> None:
 
 
 def _limits(folder: RunFolder, limits: LimitSettings) -> LimitSettings:
-    """Return what limits a job: a trial's time is the lower of its own limit and the run's."""
+    """What limits a job: a trial's time is the lower of its own limit and the run's."""
     if folder.kind != "trial":
         return limits
     own = limits.trial_minutes / 60
@@ -107,4 +108,4 @@ def _limits(folder: RunFolder, limits: LimitSettings) -> LimitSettings:
 
 def _stopped_at_the_start(folder: RunFolder) -> RunResult:
     """End a run that was asked to stop before its worker began: nothing need be loaded for that."""
-    return ended_from_outside(folder, "stopped", WHY["stopped"])
+    return ended_from_outside(folder, "stopped", ENDINGS["stopped"].why)

@@ -1,24 +1,89 @@
-"""How a finished round gets onto the disk, in an order that a kill cannot hurt: rollouts, checkpoint, journal."""
+"""A finished round: written to disk in an order that a kill cannot hurt, then diagnosed, and given to the trackers.
 
+Rollouts first, then the checkpoint, then the event. Diagnoses (``run/health.py``) and failures of the watch metric are
+noted once each; nothing of that changes what a run does.
+"""
+
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import torch
 
-from ratchet.config import KeepSettings
+from ratchet.config import KeepSettings, RunConfig, Tracker
 from ratchet.engine import checkpoint
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.policy import Policy
+from ratchet.errors import DiskFull
 from ratchet.files import write_atomically
+from ratchet.run.events import Note, RoundDone
+from ratchet.run.health import examine
 from ratchet.run.records import Group, RoundRecord
 from ratchet.run.round_lines import log_line, rollout_row
-from ratchet.worker.after_round import Following
 from ratchet.worker.session import Session
+from ratchet.worker.tracker_processes import Trackers
+
+log = logging.getLogger(__name__)
+
+_WATCH_FAILURES = "watch_failures"
+
+
+class Following:
+    """Looks at a run after each round. What an earlier session of the run noted is not noted again."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._config = session.folder.read_config()
+        self._noted = set(session.folder.state().noted)
+        if self._config.trackers:
+            session.trackers = Trackers(session.folder, self._config.trackers, self._on_tracker)
+
+    def after_round(self) -> None:
+        """Note in the journal what the rounds so far show for the first time."""
+        progress = self._session.progress
+        if progress is None:
+            return
+        try:
+            diagnoses = examine(progress.records, self._config).diagnoses
+            found: dict[str, str] = {diagnosis.code: diagnosis.sentence for diagnosis in diagnoses}
+        except Exception as error:  # a run must not end because nobody can say how it goes
+            log.warning("the run's health could not be looked at (%s)", type(error).__name__)
+            found = {}
+        self._note(found | _watch_failures(progress.records[-1], self._config))
+        if self._session.trackers:
+            self._session.trackers.look(progress.rounds_done)
+
+    def _on_tracker(self, tracker: Tracker, text: str) -> None:
+        with suppress(DiskFull):  # which the end of the run meets and says itself
+            self._note({f"tracker {tracker}": text})
+
+    def _note(self, found: dict[str, str]) -> None:
+        for about, text in found.items():
+            if about not in self._noted:
+                self._session.event(Note(text=text, about=about))
+                self._noted.add(about)
+
+
+def _watch_failures(record: RoundRecord, config: RunConfig) -> dict[str, str]:
+    """What to note of answers that the watch metric failed on in a round, nothing where there are none."""
+    in_training, in_validation = record.watch_failures, record.validation.watch_failures
+    if config.watch is None or not (in_training or in_validation):
+        return {}
+    kinds = sorted({*in_training, *in_validation})
+    counted = ", ".join(f"{in_training.get(kind, 0) + in_validation.get(kind, 0)} by {kind}" for kind in kinds)
+    answers = sum(record.outcomes.values()) + record.validation.prompts
+    failed = sum(in_training.values()) + sum(in_validation.values())
+    text = (
+        f"The watch metric ({config.watch.title}) failed on {failed} of the {answers} answers of round {record.round}, "
+        f"validation included: {counted}. They are left out of its mean, and the run continues."
+    )
+    return {_WATCH_FAILURES: text}
 
 
 def reporter(
     session: Session, policy: Policy, optimizer: torch.optim.AdamW, keep: KeepSettings
 ) -> Callable[[RoundRecord, Sequence[Group], Progress], None]:
-    """Return what stores a finished round: rollouts, then the checkpoint with the record, then the event.
+    """Make the function that stores a finished round: rollouts, then the checkpoint with the record, then the event.
 
     Rollouts that ``keep`` does not ask for are removed after that.
     """
@@ -51,7 +116,7 @@ def reporter(
         if record.round:
             session.budget.record_round(record.seconds.total)
         folder.log(log_line(record))
-        session.event("round", record=record.model_dump())
+        session.event(RoundDone(record=record))
         # Last, now that the round is safe: what a kill leaves here the next round removes.
         folder.drop_rollouts(dropped)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
 
 from ratchet.engine.budget import TimeBudget
 from ratchet.engine.build import Plan
@@ -16,24 +15,13 @@ from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.rounds import When
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.errors import Interrupted, StopReason
+from ratchet.run.events import Event, Listener, Note, OnProgress, RunEnded, RunPhase, RunStarted
 from ratchet.run.run_folder import RunFolder
 from ratchet.worker.tracker_processes import Trackers
 
 # Phases in which answers are written, or given ones learned from: setting up is over.
-_ANSWERING = ("sampling", "scoring", "training")
-# What a run is at, as a sentence begins.
-_DOING = {"updating": "The update", "scored": "Storing the round", "loading": "Loading the model"}
+_ANSWERING: tuple[RunPhase, ...] = ("sampling", "scoring", "training")
 _SECONDS_BETWEEN_LOOKS = 1.0
-
-
-@dataclass
-class Watch:
-    """What someone may want to see of a run under way. Every function may be left as it is."""
-
-    on_event: Callable[[dict[str, Any]], None] = lambda event: None
-    on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None
-    # Told the closing event where the whole process is about to end, because the run hangs.
-    on_hard_end: Callable[[dict[str, Any]], None] = lambda event: None
 
 
 @dataclass
@@ -46,45 +34,31 @@ class Session:
             do so in the middle.
         is_setting_up: True until the first answer is asked for: nothing tells how far loading is.
         stalled: What the watchdog says of a run that stands still; empty while all is well.
-        doing: What the run is at, as a sentence begins.
+        doing: What the run is at.
+        listeners: Whom to tell of events and progress, in this order.
         handles_signals: Whether signals reach ``stop_asked``: not in a thread of somebody else's.
         plan: What was fixed for the run, once the model is loaded.
     """
 
     folder: RunFolder
-    watch: Watch
     budget: TimeBudget
+    listeners: list[Listener] = field(default_factory=list)
     progress: Progress | None = None
     heldout_before: float | None = None
     heldout_after: float | None = None
     stop_asked: threading.Event = field(default_factory=threading.Event)
     is_started: bool = False
     artifacts_url: str = ""  # where the storage has files of the run; set when they were sent
-    phase_seconds: dict[str, float] = field(default_factory=dict)
+    phase_seconds: dict[RunPhase, float] = field(default_factory=dict)
     progress_count: int = 0
     is_setting_up: bool = True
     stalled: str = ""
-    doing: str = "Starting"
+    doing: RunPhase = "starting"
     handles_signals: bool = False
     plan: Plan | None = None
     trackers: Trackers | None = None
     writing: threading.RLock = field(default_factory=threading.RLock)
     _next_look: float = 0.0
-
-    def __post_init__(self) -> None:
-        told = self.watch
-
-        def on_event(event: dict[str, Any]) -> None:
-            self.progressed()
-            told.on_event(event)
-
-        def on_progress(phase: str, done: int, total: int) -> None:
-            self.progressed()
-            self.is_setting_up = self.is_setting_up and phase not in _ANSWERING
-            self.doing = _DOING.get(phase, phase.capitalize())
-            told.on_progress(phase, done, total)
-
-        self.watch = Watch(on_event, on_progress, told.on_hard_end)
 
     def progressed(self) -> None:
         """Count a sign of life: an event, an answer written or graded, a question whether to go on.
@@ -97,33 +71,46 @@ class Session:
     def start(self, *, resumed: bool) -> None:
         """Enter the session in the journal: from now on, how it ends is how the run ends."""
         self.folder.hold_reserve()
-        self.event("started", run=self.folder.run_id, resumed=resumed)
+        self.event(RunStarted(run=self.folder.run_id, resumed=resumed))
         self.is_started = True
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: RunPhase) -> Iterator[None]:
         """Time what comes before round 0, to name what took the time if there was too little."""
         started = self.budget.elapsed
-        self.doing = name.capitalize()
+        self.doing = name
         try:
             yield
         finally:
             self.phase_seconds[name] = self.budget.elapsed - started
 
-    def event(self, kind: str, **fields: Any) -> None:
-        """Enter an event in the journal and tell whoever watches."""
+    def event(self, event: Event) -> None:
+        """Write an event to the journal and tell the listeners."""
         with self.writing:
-            event = self.folder.append_event(kind, **fields)
-        self.watch.on_event(event)
+            written = self.folder.append_event(event)
+        self.progressed()
+        for listener in self.listeners:
+            listener.on_event(written)
 
-    def ended(self, **fields: Any) -> None:
-        """Enter the event that ends the run, and tell whoever watches."""
-        with self.writing:
-            event = self.folder.append_closing_event(**fields)
-        self.watch.on_event(event)
+    def note(self, text: str) -> None:
+        """Write a note to the journal and tell the listeners."""
+        self.event(Note(text=text))
+
+    def on_progress(self, phase: RunPhase, done: int, total: int) -> None:
+        """Tell the listeners how much of a phase is done."""
+        self.progressed()
+        self.is_setting_up = self.is_setting_up and phase not in _ANSWERING
+        self.doing = phase
+        for listener in self.listeners:
+            listener.on_progress(phase, done, total)
+
+    def on_hard_end(self, event: RunEnded) -> None:
+        """Tell the listeners how the run ended, where the process is about to exit."""
+        for listener in self.listeners:
+            listener.on_hard_end(event)
 
     def why_stop(self, when: When) -> StopReason | None:
-        """Say why no other round may start, or why the one under way is given up; None while all is well."""
+        """Why no other round may start, or why the one under way is given up; None while all is well."""
         self.progressed()
         if self.stalled:
             return "stalled"
@@ -133,7 +120,7 @@ class Session:
         return self.budget.reason if over else None
 
     def _is_stop_written(self) -> bool:
-        """Tell whether somebody asked to stop by the file; looks about once a second."""
+        """Whether somebody asked to stop by the file; looks about once a second."""
         if (now := time.monotonic()) >= self._next_look:
             self._next_look = now + _SECONDS_BETWEEN_LOOKS
             if self.folder.stop_path.exists():
@@ -149,9 +136,9 @@ class Session:
 class CountingSampler:
     """A sampler that tells how many answers are finished."""
 
-    def __init__(self, sampler: Sampler, watch: Watch) -> None:
+    def __init__(self, sampler: Sampler, on_progress: OnProgress) -> None:
         self._sampler = sampler
-        self._watch = watch
+        self._on_progress = on_progress
 
     def sample(
         self,
@@ -162,19 +149,19 @@ class CountingSampler:
     ) -> Generator[Sampled]:
         """Yield what the sampler yields, and tell of each."""
         total = sum(request.answers for request in requests)
-        phase = "scoring" if settings.greedy else "sampling"
-        self._watch.on_progress(phase, 0, total)
+        phase: RunPhase = "scoring" if settings.greedy else "sampling"
+        self._on_progress(phase, 0, total)
         with closing(self._sampler.sample(requests, settings, max_answer_tokens, check)) as stream:
             for done, sampled in enumerate(stream, start=1):
                 yield sampled
-                self._watch.on_progress(phase, done, total)
+                self._on_progress(phase, done, total)
         # Grading may take longer than sampling; nothing is sampled any more.
-        self._watch.on_progress("grading" if phase == "sampling" else "scored", 0, 0)
+        self._on_progress("grading" if phase == "sampling" else "scored", 0, 0)
 
     def rest(self) -> None:
         """As the sampler's own: the update comes next."""
         self._sampler.rest()
-        self._watch.on_progress("updating", 0, 0)
+        self._on_progress("updating", 0, 0)
 
     def close(self) -> None:
         """As the sampler's own."""
@@ -183,7 +170,7 @@ class CountingSampler:
 
 @contextmanager
 def signals(session: Session) -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP end the run in good order; a second SIGINT ends the process at once.
+    """Let SIGINT, SIGTERM and SIGHUP stop the run cleanly; a second SIGINT ends the process at once.
 
     Under ``nohup`` SIGHUP stays ignored. Of a stalled session the signal is the watchdog's: it ends what is waited for.
     """

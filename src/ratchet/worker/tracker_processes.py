@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ratchet.config import Tracker
-from ratchet.run.records import RunStatus
+from ratchet.run.endings import RunStatus
 from ratchet.run.run_folder import RunFolder
 from ratchet.tracking.trackers import environment
 
@@ -101,12 +101,12 @@ class Trackers:
                     start_new_session=True,  # a Ctrl-C is for the worker, which tells its trackers
                 )
         except OSError as error:
-            self._note(name, f"Tracker {name} cannot be started ({error.strerror}); the run goes on without it.")
+            self._note(name, f"Tracker {name} cannot be started ({error.strerror}); the run continues without it.")
             return
         self._running[name] = _Started(process, f"{state.parent.name}/{name}.log")
 
     def _is_stuck(self, name: Tracker) -> bool:
-        """Tell whether a round waits for a tracker for longer than it could take."""
+        """Whether a round waits for a tracker for longer than it could take."""
         written = -1
         with suppress(OSError, ValueError):
             written = int(json.loads(self._folder.tracker_state(name).read_bytes())["last_round"])
@@ -122,4 +122,4 @@ class Trackers:
             with suppress(ProcessLookupError):
                 os.killpg(started.process.pid, signal.SIGKILL)
             started.process.wait()
-        self._note(name, f"Tracker {name} {what} and is left out; the run goes on. Its log: {started.log_name}.")
+        self._note(name, f"Tracker {name} {what} and is left out; the run continues. Its log: {started.log_name}.")

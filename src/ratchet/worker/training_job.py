@@ -7,12 +7,13 @@ What a round does is ``engine/rounds.py``, of sft and dpo ``engine/tuning.py``; 
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
-from ratchet.engine import checkpoint
+from ratchet.engine import checkpoint, tuning
 from ratchet.engine.build import Plan, new_engine, new_grader
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.policy import Policy, load_policy
@@ -20,8 +21,8 @@ from ratchet.engine.prepare import Prepared
 from ratchet.engine.rounds import Engine, Report, Task, When, number_of_rounds, train
 from ratchet.errors import Interrupted, RatchetError, StopReason
 from ratchet.readiness import advice_on_rate, highest_reward
-from ratchet.run.endings import KEEPING, UNSCORED
-from ratchet.run.records import Ending
+from ratchet.run.endings import ENDINGS, KEEPING_FAULTS, Ending, ending_of
+from ratchet.run.events import Planned, RoundDone, Saving
 from ratchet.worker.fixed import fix
 from ratchet.worker.heldout import score_before, score_best
 from ratchet.worker.out_of_memory import memory_in_words
@@ -35,13 +36,16 @@ Method = Callable[
 ]
 
 
-def rounds(session: Session, prepared: Prepared, method: Method = train) -> tuple[Ending, str]:
-    """Set up engine and task, run the rounds by a method, and turn what keeps an adapter into an ending."""
+def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
+    """Set up engine and task, run the rounds, and turn a fault that keeps the adapter into an ending."""
     config = prepared.config
+    method: Method = train
+    if config.objective != "rl":
+        method = partial(tuning.train, on_step=partial(session.on_progress, "training"))
     engine: Engine | None = None
     try:
-        with session.phase("loading the model"):
-            session.watch.on_progress("loading", 0, 1)
+        with session.phase("loading"):
+            session.on_progress("loading", 0, 1)
             engine = engine_of(session, prepared, load_policy(config, prepared.chat, prepared.files))
         stream = PromptStream([encoded.prompt for encoded in prepared.train], config.seed)
         grader = replace(new_grader(prepared), on_graded=session.progressed)
@@ -49,24 +53,25 @@ def rounds(session: Session, prepared: Prepared, method: Method = train) -> tupl
         resumed = _resumed(session, engine, stream)
         advice = advice_on_rate(config, engine.policy.model.get_base_model().num_parameters())
         for note in (*prepared.notes, *filter(None, [advice])):
-            session.event("note", text=note)
+            session.note(note)
         if resumed is None:
-            with session.phase("scoring the held-out problems"), memory_in_words(session, prepared):
+            with session.phase("scoring_heldout"), memory_in_words(session, prepared):
                 score_before(session, engine, prepared, grader)
         session.event(
-            "planned",
-            rounds=number_of_rounds(config, len(prepared.train)),
-            prompts=len(prepared.train),
-            highest_reward=highest_reward(config) if config.objective == "rl" else None,
+            Planned(
+                rounds=number_of_rounds(config, len(prepared.train)),
+                prompts=len(prepared.train),
+                highest_reward=highest_reward(config) if config.objective == "rl" else None,
+            )
         )
         ending, message = _trained(session, prepared, engine, task, resumed, method)
-        if ending not in UNSCORED:
-            session.event("saving")
+        if ENDINGS[ending].scored:
+            session.event(Saving())
             score_best(session, engine, prepared, grader)
         return ending, message
     except Interrupted as interrupted:
         return interrupted.reason, session.stalled
-    except tuple(KEEPING) as error:
+    except KEEPING_FAULTS as error:
         # Before or after the rounds of a session that knows an adapter, such as a resumed one on a full disk.
         return _keeping(session, error)
     finally:
@@ -81,35 +86,31 @@ def _trained(
     """Run the rounds; return how they ended and, for a fault that keeps the adapter, its message."""
     config = prepared.config
     report = reporter(session, engine.policy, engine.learner.optimizer, config.keep)
-    with session.phase("scoring the starting adapter") if resumed is None else nullcontext():
+    with session.phase("scoring_start") if resumed is None else nullcontext():
         try:
             with memory_in_words(session, prepared):
                 ending = method(config, engine, task, report, session.why_stop, resumed)
             return ending, session.stalled if ending == "stalled" else ""
         except Interrupted as interrupted:
             return interrupted.reason, session.stalled
-        except tuple(KEEPING) as error:
+        except KEEPING_FAULTS as error:
             return _keeping(session, error)
 
 
 def _keeping(session: Session, error: RatchetError) -> tuple[Ending, str]:
-    """Return the ending of a fault and its message where there is an adapter to keep; raise it again elsewhere."""
+    """Ending and message of a fault where there is an adapter to keep; raise it again elsewhere."""
     if session.progress is None:
         raise error
-    return KEEPING[type(error)], str(error)
+    return ending_of(error), str(error)
 
 
 def engine_of(session: Session, prepared: Prepared, policy: Policy) -> Engine:
     """Build optimizer and sampler with what was fixed for the run, fixing it now if this is its first start."""
-
-    def note(text: str) -> None:
-        session.event("note", text=text)
-
-    fixed = fix(session, prepared, policy, note)
+    fixed = fix(session, prepared, policy, session.note)
     torch.set_num_threads(fixed["threads"])
     session.plan = Plan.stored(fixed)
-    engine = new_engine(prepared, policy, session.plan, note)
-    return replace(engine, sampler=CountingSampler(engine.sampler, session.watch))
+    engine = new_engine(prepared, policy, session.plan, session.note)
+    return replace(engine, sampler=CountingSampler(engine.sampler, session.on_progress))
 
 
 def _resumed(session: Session, engine: Engine, stream: PromptStream) -> Progress | None:
@@ -120,21 +121,19 @@ def _resumed(session: Session, engine: Engine, stream: PromptStream) -> Progress
         return None
     progress, active_seconds = checkpoint.restore(folder.checkpoint_path, engine.policy, engine.learner.optimizer)
     stream.restore(progress.stream_state)
-    events = list(folder.events())
+    state = folder.state()
     session.start(resumed=True)
     session.progress = progress
-    # A session that ended in good order also knows the seconds of the round it gave up.
-    ended = [event.get("seconds", 0.0) for event in events if event["event"] == "ended"]
-    session.budget.used_before = max([active_seconds, *ended])
+    # A session that stopped cleanly also knows the seconds of the round it gave up.
+    session.budget.used_before = max(active_seconds, state.ended_seconds)
     folder.drop_rollouts_after(progress.rounds_done)
-    journaled = {event["record"]["round"] for event in events if event["event"] == "round"}
+    journaled = {record.round for record in state.records}
     for record in progress.records:
         if record.round:
             session.budget.record_round(record.seconds.total)
         if record.round not in journaled:
-            session.event("round", record=record.model_dump())
-    before = [event["accuracy"] for event in events if event["event"] == "heldout" and event["when"] == "before"]
-    session.heldout_before = before[-1] if before else None
+            session.event(RoundDone(record=record))
+    session.heldout_before = state.heldout_before
     files = engine.policy.adapter_files(progress.best_state)
     if not folder.holds_adapter(files):  # written again needlessly it would need room that a full disk lacks
         folder.stage_adapter(files)

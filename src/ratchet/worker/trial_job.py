@@ -23,8 +23,9 @@ from ratchet.files import write_atomically
 from ratchet.models.host_memory import host_memory
 from ratchet.models.model_files import model_config
 from ratchet.readiness import window_of
-from ratchet.run.endings import status_of
-from ratchet.run.records import Ending, RoundRecord, RunResult, Seconds, Validation
+from ratchet.run.endings import Ending, status_of
+from ratchet.run.events import Planned, RunEnded, TrialDone
+from ratchet.run.records import RoundRecord, RunResult, Seconds, Validation
 from ratchet.run.round_lines import rollout_row
 from ratchet.run.trial_report import Estimate, HoldsFor, TrialReport
 from ratchet.worker.out_of_memory import memory_in_words
@@ -68,16 +69,16 @@ def _measure(session: Session, prepared: Prepared, log: PhaseLog, found: dict[st
     found["holds_for"] = held = _holds_for(prepared)
     engine: Engine | None = None
     try:
-        with log.phase("loading"), session.phase("loading the model"):
-            session.watch.on_progress("loading", 0, 1)
+        with log.phase("loading"), session.phase("loading"):
+            session.on_progress("loading", 0, 1)
             engine = engine_of(session, prepared, load_policy(config, prepared.chat, prepared.files))
         policy, plan = engine.policy, Plan.stored(session.folder.read_run()["fixed"])
         found["holds_for"] = held.model_copy(update={"identity": policy.identity, "sampler": plan.sampler.backend})
         for note in prepared.notes:
-            session.event("note", text=note)
+            session.note(note)
         session.check()
         size = size_of(prepared, policy, plan)
-        session.event("planned", rounds=1, prompts=min(size.prompts, MOST_PROMPTS))
+        session.event(Planned(rounds=1, prompts=min(size.prompts, MOST_PROMPTS)))
         with memory_in_words(session, prepared):
             measured = Trial(config, engine, new_grader(prepared), log, session.check).measure(
                 prepared, size, lambda: _seconds_left(session)
@@ -158,7 +159,7 @@ def _given_up(session: Session, ending: Ending, log: PhaseLog) -> str:
 def _store(session: Session, found: dict[str, Any], log: PhaseLog) -> TrialReport:
     report = TrialReport(**found, phases=list(log.phases.values()))
     write_atomically(session.folder.trial_path, report.model_dump_json(indent=1).encode())
-    session.event("trial", report=report.model_dump(mode="json"))
+    session.event(TrialDone(report=report.model_dump(mode="json")))
     return report
 
 
@@ -173,6 +174,6 @@ def _closed(session: Session, report: TrialReport, ending: Ending, message: str)
         rounds_done=0,
         seconds=round(session.budget.elapsed, 3),
     )
-    session.ended(**result.model_dump(exclude={"run", "folder", "adapter"}), adapter_sha256=None)
+    session.event(RunEnded.of(result, None))
     folder.log(f"trial ended ending={ending} seconds={result.seconds}")
     return result

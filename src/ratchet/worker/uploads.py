@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ratchet.errors import DiskFull, RatchetError
 from ratchet.run.display import listed
+from ratchet.run.events import Event, Listener, RoundDone
 from ratchet.worker.session import Session
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def uploading(session: Session) -> Iterator[Callable[[], None]]:
         yield lambda: _note(session, f"This run's files are in its folder alone. {reason}")
         return
     uploads = _Uploads(session, store)
-    session.watch = replace(session.watch, on_event=uploads.heard(session.watch.on_event))
+    session.listeners.append(Listener(uploads.on_event))
     try:
         yield uploads.finish
         uploads.send_last()
@@ -66,7 +66,7 @@ def uploading(session: Session) -> Iterator[Callable[[], None]]:
 def _note(session: Session, text: str) -> None:
     if session.is_started:
         with suppress(DiskFull):
-            session.event("note", text=text)
+            session.note(text)
 
 
 class _Uploads:
@@ -80,22 +80,15 @@ class _Uploads:
         self._has_noted = False
         self._is_whole = False
 
-    def heard(self, on_event: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
-        """Return ``on_event`` with what a round's event sets going here."""
-
-        def hear(event: dict[str, Any]) -> None:
-            on_event(event)
-            if event["event"] == "round":
-                if self.sender.fault and not self._has_noted:
-                    self._has_noted = True
-                    _note(
-                        self._session,
-                        f"{self.sender.fault} The run goes on; its files are sent again after each round and at its "
-                        "end.",
-                    )
-                self.sender.ask()
-
-        return hear
+    def on_event(self, event: Event) -> None:
+        """Send what a finished round has left."""
+        if not isinstance(event, RoundDone):
+            return
+        if self.sender.fault and not self._has_noted:
+            self._has_noted = True
+            again = "The run continues; its files are sent again after each round and at its end."
+            _note(self._session, f"{self.sender.fault} {again}")
+        self.sender.ask()
 
     def finish(self) -> None:
         """Send the rest, the adapter first, as far as it gets in the time that closing may take."""
@@ -136,7 +129,7 @@ class _Uploads:
                 return False
             self._session.progressed()  # it waits for no longer than it may
             if shown != (shown := self.sender.pieces):
-                self._session.watch.on_progress("uploading", 0, 0)
+                self._session.on_progress("uploading", 0, 0)
         return True
 
 
@@ -183,7 +176,7 @@ class _Sender:
             self._changed.notify_all()
 
     def missing(self) -> list[str]:
-        """Return the files that have not been sent as they are now."""
+        """Files that have not been sent as they are now."""
         from ratchet.store.artifact_store import files_of
 
         return [path for path in files_of(self._folder) if self._sent.get(path) != self._state(path)]

@@ -6,7 +6,7 @@ While a run sets up (data, model, budgets: nothing asks there) it also counts th
 least a megabyte in each look: a long load moves, one that hangs does not. Processor time never counts: waiting for a
 dead GPU takes all of it.
 
-Where the main thread still answers, the run ends in good order: it is told by a signal, which also wakes it from
+Where the main thread still answers, the run stops cleanly: it is told by a signal, which also wakes it from
 waiting. Where it does not, hung in native code, the thread closes the run from outside and ends the whole process with
 the exit code of the task: nothing less stops native code.
 """
@@ -24,12 +24,13 @@ from pathlib import Path
 
 from ratchet.run.display import counted
 from ratchet.run.end_stalled_run import close_from_outside
+from ratchet.run.events import PHASE_WORDS
 from ratchet.worker.session import Session
 
 # As the command line's for a fault of metric, machine or task (cli/__init__.py, tested equal).
 EXIT_TASK = 4
 _MOST_SECONDS_BETWEEN_LOOKS = 10.0
-# So long the main thread may take to end in good order, then what it holds or whom it tells.
+# Time that the main thread has to stop cleanly, and then to release the lock and tell the listeners.
 _ORDERLY_SECONDS = 30.0
 _LAST_WORDS_SECONDS = 5.0
 _WORTH_NOTING_BYTES = 1 << 20
@@ -94,9 +95,10 @@ class Watchdog:
                 return
 
     def end(self) -> None:
-        """End the run: in good order where the worker answers, else from outside and with the process."""
+        """End the run: cleanly where the worker answers, else from outside and with the process."""
         session = self._session
-        session.stalled = f"{session.doing} made no progress for {counted(self._limit / 60, 'minute')} (Stall limit)."
+        doing = PHASE_WORDS[session.doing].capitalize()
+        session.stalled = f"{doing} made no progress for {counted(self._limit / 60, 'minute')} (Stall limit)."
         with suppress(OSError, ValueError):
             session.folder.log(f"stalled at {_place(self._worker)}")
         if self._worker is threading.main_thread() and session.handles_signals:
@@ -106,13 +108,13 @@ class Watchdog:
         # Taken so that the run is not closed in the middle of a write; not waited for where the write is what hangs.
         session.writing.acquire(timeout=_LAST_WORDS_SECONDS)
         event = close_from_outside(session.folder, "stalled", session.stalled, seconds=session.budget.elapsed)
-        last_words = threading.Thread(target=lambda: session.watch.on_hard_end(event), daemon=True)
+        last_words = threading.Thread(target=lambda: session.on_hard_end(event), daemon=True)
         last_words.start()
         last_words.join(_LAST_WORDS_SECONDS)
         os._exit(EXIT_TASK)
 
     def _ends_by_itself(self) -> bool:
-        """Wait for an end in good order as long as it comes on: what closing takes has bounds of its own."""
+        """Wait for a clean stop as long as it makes progress: what closing takes has bounds of its own."""
         while True:
             count = self._session.progress_count
             if self._sleep(min(_ORDERLY_SECONDS, self._limit)):
@@ -122,7 +124,7 @@ class Watchdog:
 
 
 def moved_bytes() -> int:
-    """Return how much this process has read and how much memory it has begun to use, ever."""
+    """How much this process has read and how much memory it has begun to use, ever."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     faults = (usage.ru_minflt + usage.ru_majflt) * resource.getpagesize()
     try:
@@ -133,7 +135,7 @@ def moved_bytes() -> int:
 
 
 def _place(thread: threading.Thread) -> str:
-    """Return where a thread is, innermost first: files, lines and functions, no values."""
+    """Where a thread is, innermost first: files, lines and functions, no values."""
     frame = sys._current_frames().get(thread.ident or 0)
     frames = reversed(traceback.extract_stack(frame)) if frame else ()
     return " < ".join(f"{Path(f.filename).name}:{f.lineno}:{f.name}" for f in frames) or "nowhere"

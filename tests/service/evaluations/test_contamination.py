@@ -19,7 +19,7 @@ from ratchet.service.evaluations.evaluations import evaluate
 from ratchet.service.runs.start_checks import check_run
 
 from ...small_evaluations import few, files_of, made, request
-from ...small_runs import SMALL, small, trained
+from ...small_runs import SMALL, journal, small, trained
 
 NARROW = {"source": "math_pairs", "prompts": 20, "heldout": 6, "pairs": 2, "smallest": 1, "largest": 4}
 
@@ -91,7 +91,7 @@ def test_questions_that_came_later_than_the_run_are_compared_with_its_rows_and_a
     assert withheld.startswith(
         f"{len(expected)} of the 10 questions are rows that run {run.run_id} was trained or selected on"
     )
-    assert any(event.get("text") == withheld for event in RunFolder.at(evaluation.folder).events())
+    assert any(event.get("text") == withheld for event in journal(RunFolder.at(evaluation.folder)))
     base = evaluate(request(str(run.path), "later", of_start=True))
     assert base.scores.withheld == ""
     table, _ = evaluation_catalogue.compare_evaluations([base.id, evaluation.id])

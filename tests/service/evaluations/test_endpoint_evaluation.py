@@ -17,10 +17,11 @@ from ratchet.service.evaluations import benchmarks, evaluation_catalogue
 from ratchet.service.evaluations.evaluation_catalogue import find_evaluation, questions_of
 from ratchet.service.evaluations.evaluation_setup import Request, put_together
 from ratchet.service.evaluations.evaluations import evaluate, request_like, resume_evaluation
-from ratchet.worker import Watch
+from ratchet.worker import Listener
 
 from ...endpoint.server import KEY, Endpoint, Reply, completion, fault
 from ...small_evaluations import apart_from_times, few, files_of, made, request, until
+from ...small_runs import journal
 
 PRICES = {"price_per_million_prompt_tokens": 2.0, "price_per_million_answer_tokens": 10.0, "currency": "EUR"}
 
@@ -67,7 +68,7 @@ def everything_in(folder):
 
 
 def failed_at(folder):
-    [end] = [event for event in folder.events() if event["event"] == "ended"]
+    [end] = [event for event in journal(folder) if event["event"] == "ended"]
     return end
 
 
@@ -340,12 +341,12 @@ def test_after_a_kill_only_the_parts_that_are_missing_are_asked(scholar):
         pass
 
     def on_event(event):
-        if event["event"] == "answered":
+        if event.event == "answered":
             raise Killed
 
     folder = made(asking(scholar, "many", concurrency=16))
     with pytest.raises(Killed):
-        worker.run(folder, watch=Watch(on_event=on_event))
+        worker.run(folder, listeners=[Listener(on_event=on_event)])
     assert [one.question for one in questions_of(folder.run_id)] == list(range(1, 65))
     scholar.asked.clear()
     evaluation = resume_evaluation(folder.run_id)

@@ -28,12 +28,12 @@ from ratchet.service.evaluations.evaluations import evaluate, resume_evaluation
 from ratchet.service.runs import scheduling
 from ratchet.service.verification import user_metrics
 from ratchet.store import Database, RunStore
-from ratchet.supervisor import Keeper, LocalExecutor, Pace, Slot
-from ratchet.worker import Watch
+from ratchet.supervisor import LocalExecutor, Pace, Scheduler, Slot
+from ratchet.worker import Listener
 
 from ...adapters import TINY
 from ...small_evaluations import apart_from_times, few, files_of, killed_worker, made, parts, request, until
-from ...small_runs import SMALL, small, trained
+from ...small_runs import SMALL, journal, small, trained
 
 PROMPT = "Add each pair, then multiply."
 
@@ -343,10 +343,10 @@ def after(done, act):
     """Return a watch that acts once so many questions are answered."""
 
     def on_event(event):
-        if event["event"] == "answered" and event["done"] >= done:
+        if event.event == "answered" and event.done >= done:
             act()
 
-    return Watch(on_event=on_event)
+    return Listener(on_event=on_event)
 
 
 def kill():
@@ -357,7 +357,7 @@ def stopped_short(done=4, act=kill):
     """Return the folder of an evaluation of which so many questions are answered."""
     folder = made(request(**LONG))
     with pytest.raises(Killed):
-        worker.run(folder, watch=after(done, act))
+        worker.run(folder, listeners=[after(done, act)])
     return folder
 
 
@@ -375,9 +375,9 @@ def test_an_evaluation_that_was_killed_goes_on_to_the_same_answers():
     assert parts(folder) == parts(RunFolder.at(whole.folder))
     assert apart_from_times(questions_of(again.id)) == apart_from_times(questions_of(whole.id))
     assert again.scores.columns == whole.scores.columns
-    told = sum(event["seconds"] for event in folder.events() if event["event"] == "answered")
+    told = sum(event["seconds"] for event in journal(folder) if event["event"] == "answered")
     assert again.scores.seconds == pytest.approx(told)
-    with pytest.raises(Conflict, match="is completed: there is nothing to go on with"):
+    with pytest.raises(Conflict, match="is completed: there is nothing to resume"):
         resume_evaluation(folder.run_id)
 
 
@@ -385,7 +385,7 @@ def test_an_evaluation_that_is_stopped_keeps_what_is_answered(monkeypatch):
     monkeypatch.setattr("ratchet.worker.session._SECONDS_BETWEEN_LOOKS", 0.0)
     few()
     folder = made(request(**LONG))
-    worker.run(folder, watch=after(2, lambda: folder.ask_to_stop("test")))
+    worker.run(folder, listeners=[after(2, lambda: folder.ask_to_stop("test"))])
     found = find_evaluation(str(folder.path))
     assert found.status != "completed"
     assert found.message.startswith("Stopped as asked. ")
@@ -464,9 +464,9 @@ def test_each_kind_of_job_is_gone_on_with_by_its_own_command(run, ratchet_comman
     few()
     folder = stopped_short()
     code, _, err = ratchet_command("resume", folder.run_id)
-    assert (code, f"is an evaluation. Go on with it: ratchet eval resume {folder.run_id}" in err) == (3, True), err
+    assert (code, f"is an evaluation. Resume it with: ratchet eval resume {folder.run_id}" in err) == (3, True), err
     code, _, err = ratchet_command("eval", "resume", run.path)
-    assert (code, f"is a run. Go on with it: ratchet resume {run.run_id}" in err) == (3, True), err
+    assert (code, f"is a run. Resume it with: ratchet resume {run.run_id}" in err) == (3, True), err
     for command in ("show", "questions"):
         code, _, err = ratchet_command("eval", command, run.path)
         assert code == 3
@@ -528,7 +528,7 @@ class Kept:
 
     def fresh(self):
         slot, pace = Slot("cpu0", "cpu", 0, {}), Pace(poll_seconds=0.01)
-        return Keeper(
+        return Scheduler(
             store=self.store, executor=self.workers, slots=[slot], host="here", pace=pace, say=self.said.append
         )
 
@@ -557,7 +557,7 @@ def test_the_keeper_starts_an_evaluation_follows_it_and_starts_it_again_after_a_
     whole = evaluate(request(benchmark="many", **LONG))
     queued = evaluations.queue_evaluation(request(benchmark="many", **LONG))
     assert (queued.ahead, find_evaluation(queued.run).status) == (0, "queued")
-    with pytest.raises(Conflict, match="the keeper"):
+    with pytest.raises(Conflict, match="is queued"):
         resume_evaluation(queued.run)
     folder = RunFolder.at(queued.folder)
     kept.until(lambda: files_of(folder).parts_done() >= 1)
@@ -569,7 +569,7 @@ def test_the_keeper_starts_an_evaluation_follows_it_and_starts_it_again_after_a_
     Process.of(first.pid).signal_group(9)
     job = kept.ended(queued.run)
     assert (job.status, job.ending) == ("completed", "all_rounds")
-    assert sum(event["event"] == "started" for event in folder.events()) == 2
+    assert sum(event["event"] == "started" for event in journal(folder)) == 2
     again = find_evaluation(queued.run)
     assert again.scores.columns == whole.scores.columns
     assert apart_from_times(questions_of(again.id)) == apart_from_times(questions_of(whole.id))
@@ -646,7 +646,7 @@ def test_the_command_line_evaluates_lists_shows_and_writes_what_went_wrong(ratch
     code, _, err = ratchet_command("eval", "stop", found.id)
     assert (code, "has ended already (completed)" in err) == (3, True), err
     code, _, err = ratchet_command("eval", "resume", found.id)
-    assert (code, "nothing to go on with" in err) == (3, True), err
+    assert (code, "nothing to resume" in err) == (3, True), err
 
 
 def test_the_command_line_queues_stops_and_goes_on(ratchet_command):
@@ -655,7 +655,7 @@ def test_the_command_line_queues_stops_and_goes_on(ratchet_command):
     assert code == 0, err
     queued = json.loads(out.splitlines()[-1])["run"]
     code, _, err = ratchet_command("eval", "resume", queued)
-    assert (code, "waits for the keeper" in err) == (3, True), err
+    assert (code, "is queued" in err) == (3, True), err
     code, out, err = ratchet_command("eval", "stop", queued, "--json")
     assert (code, json.loads(out)["stop"]) == (0, "cancelled"), err
     folder = stopped_short()

@@ -11,7 +11,7 @@ from ratchet.evaluation.evaluation_files import EvaluationFiles
 from ratchet.evaluation.loop import LoopReport
 from ratchet.evaluation.loop_decisions import real_gains
 from ratchet.files import ratchet_home
-from ratchet.run.records import AT_WORK
+from ratchet.run.endings import AT_WORK
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.jobs import loops
 from ratchet.service.jobs.loops import Loop, create_loop

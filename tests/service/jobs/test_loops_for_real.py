@@ -14,13 +14,13 @@ import pytest
 from ratchet.config.config_text import build
 from ratchet.datasets.math_pairs_source import problem_class
 from ratchet.evaluation.evaluation_files import EvaluationFiles
-from ratchet.run.records import AT_WORK, ENDS
+from ratchet.run.endings import AT_WORK, ENDS
 from ratchet.run.run_folder import RunFolder
 from ratchet.store import Database, RunStore
 
 from ...conducted import find_experiment, find_loop, list_experiments, list_loops, pairs, spec_of, start_of, step_of
 from ...small_evaluations import apart_from_times
-from ...small_runs import adapter_bytes
+from ...small_runs import adapter_bytes, journal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -122,13 +122,13 @@ class Served:
 
         until(killed)
         run = jobs(self.owner)[step][-1]
-        assert not [event for event in RunFolder(run.folder).events() if event["event"] == "ended"]
+        assert not [event for event in journal(RunFolder(run.folder)) if event["event"] == "ended"]
 
     def worker(self, step):
         """Return the process that works on a step, None where none does."""
         found = jobs(self.owner).get(step)
         folder = RunFolder(found[-1].folder) if found else None
-        if folder is None or not any(event["event"] == "started" for event in folder.events()):
+        if folder is None or not any(event["event"] == "started" for event in journal(folder)):
             return None
         return folder.holder()
 
@@ -143,7 +143,7 @@ class Served:
 def has_round(number):
     """Return what tells whether a run has done so many rounds."""
     return lambda folder: any(
-        event["event"] == "round" and event["record"]["round"] >= number for event in folder.events()
+        event["event"] == "round" and event["record"]["round"] >= number for event in journal(folder)
     )
 
 
@@ -267,7 +267,7 @@ def test_an_experiment_of_base_sft_and_rl_ends_alike_whatever_is_killed(
 
 def rounds_done(id):
     found = jobs(f"loop/{id}").get("1/train")
-    events = RunFolder(found[-1].folder).events() if found else []
+    events = journal(RunFolder(found[-1].folder)) if found else []
     return max((event["record"]["round"] for event in events if event["event"] == "round"), default=0)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from ratchet.config.config_text import build
 from ratchet.errors import Conflict, InvalidSetting, NotFound
+from ratchet.run.events import RunEnded, RunStarted
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs import derived_runs
 from ratchet.service.runs.allowed_actions import possible, refuse
@@ -14,7 +15,7 @@ from ratchet.service.runs.derived_runs import laid_over
 from ratchet.service.runs.registry import Origin, new_run
 from ratchet.store import Database, RunStore
 
-from ...small_runs import adapter_bytes, ended, records, small
+from ...small_runs import adapter_bytes, ended, journal, records, small
 
 
 @pytest.mark.parametrize(
@@ -47,8 +48,8 @@ def test_what_can_be_done_follows_from_the_state(status, ending, kind, actions):
 
 def run_that(folder, status, ending, config=None):
     made = RunFolder.create(config or small(rounds=1).resolved(), folder)
-    made.append_event("started", run=made.run_id, resumed=False)
-    made.append_event("ended", status=status, ending=ending, message="m", best_round=None)
+    made.append_event(RunStarted(run=made.run_id, resumed=False))
+    made.append_event(RunEnded(status=status, ending=ending, message="m", best_round=None))
     return made
 
 
@@ -77,7 +78,7 @@ def test_a_retry_is_a_new_run_from_round_1_that_names_its_source(cli, tmp_path):
     assert ended(again)["ending"] == "all_rounds"
     assert again.read_run()["source"] == {"run": failed.run_id, "relation": "retry"}
     assert adapter_bytes(again)
-    assert [event["event"] for event in failed.events()] == ["started", "ended"]  # the old one stays what it was
+    assert [event["event"] for event in journal(failed)] == ["started", "ended"]  # the old one stays what it was
 
 
 def test_a_continuation_starts_from_the_adapter_with_changes_laid_over(tmp_path):

@@ -5,11 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ratchet.run.events import Planned, RoundDone, RunEnded, RunStarted, parse_event
 from ratchet.run.records import RoundRecord, Seconds, Validation
 from ratchet.run.run_folder import RunFolder
+from ratchet.run.state import RunState
 from ratchet.service.runs.follow import Followed, follow, follow_log, log_lines
 
-from ...small_runs import flags, small
+from ...small_runs import flags, journal, small
 
 START = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
@@ -26,14 +28,11 @@ def record(number, seconds=10.0):
 
 
 def event(kind, seconds, **fields):
-    return {"event": kind, "at": at(seconds).isoformat(), **fields}
+    return parse_event({"event": kind, "at": at(seconds).isoformat(), **fields})
 
 
 def followed(*events, **settings):
-    run = Followed("r", small(**settings))
-    for one in events:
-        run.take(one)
-    return run
+    return Followed("r", small(**settings), RunState.fold(events))
 
 
 def rounds(*seconds):
@@ -75,7 +74,7 @@ def test_cost_counts_the_seconds_of_all_sessions_but_not_the_time_between():
 
 def test_a_round_that_is_written_again_after_a_resume_takes_the_place_of_the_first():
     run = followed(event("started", 0), *rounds(1, 2, 3), event("started", 9), *rounds(1, 2)[1:])
-    assert [one.round for one in run.records] == [0, 1]
+    assert [one.round for one in run.state.records] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_a_round_that_is_written_again_after_a_resume_takes_the_place_of_the_fir
     [("all_rounds", 2, True), ("stopped", 0, True), ("stalled", 2, False), ("error", None, False)],
 )
 def test_only_good_endings_with_an_adapter_are_a_success(ending, best_round, is_kept):
-    run = followed(event("ended", 1, status="x", ending=ending, message="m", best_round=best_round))
+    run = followed(event("ended", 1, status="failed", ending=ending, message="m", best_round=best_round))
     assert run.has_kept_adapter == is_kept
 
 
@@ -96,12 +95,17 @@ def test_a_run_at_work_is_followed_to_its_end(start_cli, ratchet_command, tmp_pa
     looks = list(follow(str(tmp_path / "run")))
     last = looks[-1].run
     assert process.wait(timeout=250) == 0
-    assert [event["seq"] for look in looks for event in look.events] == [one["seq"] for one in folder.events()]
-    assert (last.ended["ending"], last.rounds, len(last.records), last.is_at_work) == ("all_rounds", 3, 4, False)
+    assert [event.seq for look in looks for event in look.events] == [one["seq"] for one in journal(folder)]
+    assert (last.ended.ending, last.state.rounds, len(last.state.records), last.is_at_work) == (
+        "all_rounds",
+        3,
+        4,
+        False,
+    )
     code, out, _ = ratchet_command("runs", "follow", tmp_path / "run")
     assert code == 0
     assert out.count("Round   3/3") == 1
-    assert last.ended["message"] in out
+    assert last.ended.message in out
     code, out, _ = ratchet_command("runs", "follow", tmp_path / "run", "--json")
     assert (code, json.loads(out)["ending"], json.loads(out)["cost"]) == (0, "all_rounds", None)
 
@@ -117,9 +121,9 @@ def follow_until_there(folder):
 @pytest.fixture
 def folder(tmp_path):
     made = RunFolder.create(small(), tmp_path / "run")
-    made.append_event("started", run=made.run_id, resumed=False)
-    made.append_event("planned", rounds=2, prompts=32)
-    made.append_event("round", record=record(0).model_dump())
+    made.append_event(RunStarted(run=made.run_id, resumed=False))
+    made.append_event(Planned(rounds=2, prompts=32))
+    made.append_event(RoundDone(record=record(0)))
     return made
 
 
@@ -130,7 +134,7 @@ def test_a_run_that_nobody_works_on_is_told_as_such(folder, ratchet_command):
 
 
 def test_the_exit_code_is_that_of_the_ending(folder, ratchet_command):
-    folder.append_event("ended", status="stopped_early", ending="out_of_memory", message="No room.", best_round=0)
+    folder.append_event(RunEnded(status="stopped_early", ending="out_of_memory", message="No room.", best_round=0))
     code, out, _ = ratchet_command("runs", "follow", folder.path)
     assert code == 4
     assert "No room." in out

@@ -10,10 +10,13 @@ from ratchet import service
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.files import ratchet_home
+from ratchet.run.events import RunEnded, RunStarted
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs.registry import bring_up_to_date, find_run, open_store, register
 from ratchet.service.runs.scheduling import take_inline
 from ratchet.store import Database, RunStore
+
+from ...small_runs import journal
 
 ENDED = {"status": "completed", "ending": "all_rounds", "message": "Done.", "seconds": 2.0}
 CONFIRMED = {"key": "k", "by": "tester", "at": "2026-11-30T00:00:00+00:00", "how": "flag"}
@@ -38,11 +41,11 @@ def listed(**asked):
 
 def test_a_run_is_found_by_id_and_by_folder_and_listed_with_what_its_journal_says(tmp_path):
     folder = made(tmp_path / "run", project="sums")
-    folder.append_event("started", run=folder.run_id, resumed=False)
+    folder.append_event(RunStarted(run=folder.run_id, resumed=False))
     assert listed() == [(folder.run_id, "interrupted")]
     with folder.locked():
         assert listed() == [(folder.run_id, "starting")]
-    folder.append_event("ended", **ENDED)
+    folder.append_event(RunEnded(**ENDED))
     assert listed() == [(folder.run_id, "completed")]
     assert find_run(folder.run_id).path == find_run(str(folder.path)).path == folder.path
     assert (stored(folder).seconds, stored(folder).project, stored(folder).confirmation) == (2.0, "sums", CONFIRMED)
@@ -51,7 +54,7 @@ def test_a_run_is_found_by_id_and_by_folder_and_listed_with_what_its_journal_say
 def test_runs_are_listed_by_project_and_by_status(tmp_path):
     one, two = made(tmp_path / "1", project="a"), made(tmp_path / "2", project="b", is_kept=True)
     three = made(tmp_path / "3", project="b")
-    three.append_event("ended", **ENDED)
+    three.append_event(RunEnded(**ENDED))
     assert listed() == [(one.run_id, "interrupted"), (two.run_id, "queued"), (three.run_id, "completed")]
     assert [id for id, _ in listed(project="b")] == [two.run_id, three.run_id]
     assert listed(project="b", status="queued") == [(two.run_id, "queued")]
@@ -62,7 +65,7 @@ def test_runs_are_listed_by_project_and_by_status(tmp_path):
 def test_what_a_lost_database_knew_is_known_again(tmp_path):
     here, elsewhere = made(None), made(tmp_path / "run")
     waiting = made(None, is_kept=True)
-    here.append_event("ended", **ENDED)
+    here.append_event(RunEnded(**ENDED))
     for file in ratchet_home().glob("ratchet.db*"):
         file.unlink()
     assert set(listed()) == {(here.run_id, "completed"), (waiting.run_id, "queued")}
@@ -130,17 +133,17 @@ def test_a_run_opens_by_path_though_the_database_cannot_be_used(tmp_path, monkey
 
 def test_a_run_that_was_cut_short_is_handed_to_the_keeper_and_taken_out_again(tmp_path):
     folder = made(tmp_path / "run")
-    folder.append_event("started", run=folder.run_id, resumed=False)
+    folder.append_event(RunStarted(run=folder.run_id, resumed=False))
     queued = service.queue_again(folder.run_id)
     assert (queued.run, queued.ahead, queued.is_kept) == (folder.run_id, 0, False)
     assert (stored(folder).status, stored(folder).is_kept) == ("queued", True)
     assert json.loads(folder.run_path.read_text())["kept"] is True
     for refused in (service.queue_again, service.resume):
-        with pytest.raises(Conflict, match="waits for the keeper"):
+        with pytest.raises(Conflict, match="is queued"):
             refused(folder.run_id)
     assert service.stop(folder.run_id) == "cancelled"
     assert (stored(folder).status, stored(folder).ending) == ("cancelled", "stopped")
-    last = list(folder.events())[-1]
+    last = list(journal(folder))[-1]
     assert (last["event"], last["status"]) == ("ended", "cancelled")
     with pytest.raises(Conflict, match=r"has ended already \(cancelled\)"):
         service.stop(folder.run_id)
@@ -154,7 +157,7 @@ def test_the_second_in_the_queue_is_told_so(tmp_path):
 
 def test_a_run_that_was_stopped_and_queued_again_is_again_what_it_was_when_taken_out(tmp_path):
     folder = made(tmp_path / "run")
-    folder.append_event("ended", **{**ENDED, "status": "stopped_early", "ending": "stopped"})
+    folder.append_event(RunEnded(**{**ENDED, "status": "stopped_early", "ending": "stopped"}))
     folder.ask_to_stop("user")
     service.queue_again(folder.run_id)
     assert not folder.stop_path.exists()
@@ -164,7 +167,7 @@ def test_a_run_that_was_stopped_and_queued_again_is_again_what_it_was_when_taken
 
 def test_a_run_at_work_is_asked_to_stop_by_word_and_one_that_nobody_works_on_is_not(tmp_path):
     folder = made(tmp_path / "run")
-    with pytest.raises(Conflict, match="Nobody works on run"):
+    with pytest.raises(Conflict, match="is not running: it was interrupted"):
         service.stop(folder.run_id)
     assert not folder.stop_path.exists()
     with folder.locked():
@@ -177,7 +180,7 @@ def test_a_run_at_work_is_asked_to_stop_by_word_and_one_that_nobody_works_on_is_
 
 def test_what_has_ended_for_good_is_not_queued(tmp_path):
     folder = made(tmp_path / "run")
-    folder.append_event("ended", **ENDED)
+    folder.append_event(RunEnded(**ENDED))
     with pytest.raises(Conflict, match="is completed"):
         service.queue_again(folder.run_id)
 
@@ -201,9 +204,9 @@ def test_a_run_that_somebody_listed_in_the_instant_it_was_made_is_entered_as_mea
 
 def test_a_resumed_run_is_listed_by_what_it_does_now(tmp_path):
     folder = made(tmp_path / "run")
-    folder.append_event("ended", **{**ENDED, "status": "stopped_early", "ending": "stopped"})
+    folder.append_event(RunEnded(**{**ENDED, "status": "stopped_early", "ending": "stopped"}))
     assert listed() == [(folder.run_id, "stopped_early")]
-    folder.append_event("started", run=folder.run_id, resumed=True)
+    folder.append_event(RunStarted(run=folder.run_id, resumed=True))
     assert listed() == [(folder.run_id, "interrupted")]
     with folder.locked():
         assert listed() == [(folder.run_id, "starting")]
@@ -215,6 +218,6 @@ def test_a_resumed_run_is_listed_by_what_it_does_now(tmp_path):
 def test_a_journal_that_cannot_be_read_costs_no_other_run_its_place_in_the_list(event, tmp_path, caplog):
     bad, good = made(tmp_path / "bad"), made(tmp_path / "good")
     bad.events_path.write_text(json.dumps(event) + "\n")
-    good.append_event("ended", **ENDED)
+    good.append_event(RunEnded(**ENDED))
     assert (good.run_id, "completed") in listed()
     assert str(bad.events_path) in caplog.text

@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from ratchet.errors import Conflict, InvalidSetting
+from ratchet.run.events import RoundDone
 from ratchet.run.records import Learned, RoundRecord, Seconds, Validation
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs.round_history import as_csv, export_history, history_row
@@ -56,7 +57,7 @@ def test_another_name_or_no_round_is_refused(tmp_path):
 def folder(tmp_path):
     made = RunFolder.create(small(), tmp_path / "run")
     for record in (START, FIRST):
-        made.append_event("round", record=record.model_dump())
+        made.append_event(RoundDone(record=record))
     return made
 
 

@@ -22,7 +22,7 @@ from ratchet.errors import Conflict, InvalidSetting, NotFound, OutOfMemory
 from ratchet.run.run_folder import RunFolder
 from ratchet.run.trial_report import Answers, Estimate, TrialReport
 
-from ...small_runs import SMALL, ended, flags, small
+from ...small_runs import SMALL, ended, flags, journal, small
 
 FLAGS = [flag for flag in flags() if flag != "--inspected"]
 
@@ -49,7 +49,7 @@ def test_a_trial_needs_no_confirmed_report_and_leaves_no_adapter_to_start_from(m
 
 
 def test_the_journal_holds_the_report_that_lies_in_the_folder(made):
-    reports = [event["report"] for event in RunFolder(made.folder).events() if event["event"] == "trial"]
+    reports = [event["report"] for event in journal(RunFolder(made.folder)) if event["event"] == "trial"]
     assert [TrialReport.model_validate(one) for one in reports] == [made.report]
 
 
@@ -109,11 +109,11 @@ def test_a_trial_that_was_killed_is_made_again_from_its_start(tmp_path):
         pass
 
     def killed(event):
-        if event["event"] == "planned":
+        if event.event == "planned":
             raise Killed
 
     with pytest.raises(Killed):
-        worker.run(folder, watch=worker.Watch(on_event=killed))
+        worker.run(folder, listeners=[worker.Listener(on_event=killed)])
     with pytest.raises(Conflict, match="keeps nothing"):
         ratchet.resume(folder.path)
     assert worker.run(folder).status == "completed"
@@ -129,7 +129,9 @@ def test_a_trial_whose_time_is_up_fails_with_the_phases_it_measured_and_what_to_
             late.append(True)
 
     result = worker.run(
-        folder, watch=worker.Watch(on_progress=on_progress), now=lambda: time.monotonic() + (1e6 if late else 0)
+        folder,
+        listeners=[worker.Listener(on_progress=on_progress)],
+        now=lambda: time.monotonic() + (1e6 if late else 0),
     )
     assert (result.status, result.ending, result.adapter) == ("failed", "time_limit", None)
     report = folder.read_trial()
@@ -189,7 +191,7 @@ def test_a_trial_that_is_stopped_ends_as_cancelled(tmp_path):
         if phase == "sampling":
             os.kill(os.getpid(), signal.SIGTERM)
 
-    result = worker.run(folder, watch=worker.Watch(on_progress=on_progress))
+    result = worker.run(folder, listeners=[worker.Listener(on_progress=on_progress)])
     assert (result.status, result.ending) == ("cancelled", "stopped")
     assert folder.read_trial().estimate is None
 
@@ -308,7 +310,7 @@ def test_what_cannot_be_lowered_is_not_advised():
     (told,) = advised(config, host_share=0.99)
     assert "Micro batch" not in told  # one answer with its prompt has 160 tokens, and is never split
     assert "Gradient" not in told
-    assert "Longest answer" in told
+    assert "Max answer tokens" in told
 
 
 def test_an_estimate_beyond_time_limit_or_cost_cap_is_told():
@@ -325,10 +327,10 @@ def test_an_estimate_beyond_time_limit_or_cost_cap_is_told():
 @pytest.mark.parametrize(
     ("answers", "marks"),
     [
-        (outcomes(unparseable=2), ["2 of 64", "could not be read", "System prompt"]),
-        (outcomes(cut_off=7), ["7 of 64", "cut off", "Longest answer (512 tokens)"]),
+        (outcomes(unparseable=2), ["2 of 64", "unparseable", "system prompt"]),
+        (outcomes(cut_off=7), ["7 of 64", "cut off at 512 tokens", "Raise Max answer tokens"]),
         ({**outcomes(failed=2), "failures": {"time": 2}}, ["2 of 64", "2 by time"]),
-        ({**outcomes(failed=8), "failures": {"time": 8}}, ["8 of 64", "The full run would end at that"]),
+        ({**outcomes(failed=8), "failures": {"time": 8}}, ["8 of 64", "which ends a run"]),
         ({"informative_groups": 0}, ["None of 8 prompts", "Raise Temperature"]),
         ({"informative_groups": 0, "accuracy": 1.0}, ["None of 8 prompts", "harder prompts"]),
         ({"informative_groups": 0, "accuracy": 0.0}, ["None of 8 prompts", "easier prompts"]),

@@ -22,7 +22,7 @@ from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs import demo_presets
 from ratchet.worker.__main__ import main
 
-from ...small_runs import SMALL, flags
+from ...small_runs import SMALL, flags, journal
 
 ASKED = "I have read the report. Start the run?"
 # Without the flag by which the other tests' runs say that the report was read.
@@ -223,7 +223,7 @@ def test_a_folder_made_by_hand_is_not_begun_by_a_resume_or_by_the_worker(tmp_pat
     with pytest.raises(Conflict, match="nobody has confirmed the report of its verifier"):
         service.resume(str(folder.path))
     assert main([str(folder.path)]) == 1
-    assert [event["event"] for event in folder.events()] == ["refused"]
+    assert [event["event"] for event in journal(folder)] == ["refused"]
 
 
 def closeness(answer, ground_truth):

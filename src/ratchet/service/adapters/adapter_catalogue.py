@@ -10,7 +10,7 @@ from pathlib import Path
 from ratchet.errors import RatchetError
 from ratchet.models.adapter_files import AdapterFiles, read_adapter
 from ratchet.readiness.start_adapter import finished, why_no_adapter
-from ratchet.run.ancestry import Ancestor, last_end, of_run, refuse_changed
+from ratchet.run.ancestry import Ancestor, of_run, refuse_changed
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs.registry import all_runs, find_run, open_store
 
@@ -53,7 +53,7 @@ def list_adapters() -> list[Adapter]:
         folders = [one.folder.parent for one in store.adapters.all() if one.folder and one.folder.parent in there]
     for folder in map(RunFolder, folders):
         try:
-            if not why_no_adapter(folder, last_end(folder.path)):
+            if not why_no_adapter(folder, folder.state().ended):
                 found.append(_adapter(folder))
         except RatchetError as error:
             log.warning("%s", error)
@@ -81,11 +81,11 @@ def _adapter(folder: RunFolder) -> Adapter:
     """
     end, config = finished(folder), folder.read_config()
     fields = of_run(folder.path)
-    origin = Ancestor(sha256=end["adapter_sha256"], folder=str(folder.adapter_path), **fields)
+    origin = Ancestor(sha256=end.adapter_sha256 or "", folder=str(folder.adapter_path), **fields)
     return Adapter(
         run=origin.run,
         folder=folder.adapter_path,
-        ended_at=str(end["at"]),
+        ended_at=end.at,
         model=config.model,
         identity=origin.model,
         rank=config.lora.rank,

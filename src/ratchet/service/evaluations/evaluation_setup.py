@@ -25,8 +25,8 @@ from ratchet.models.adapter_files import holds_adapter
 from ratchet.models.model_files import find, locate, model_config
 from ratchet.readiness import Faults, fit, window_of
 from ratchet.readiness.start_adapter import with_start
+from ratchet.run.refusals import KIND_WORDS
 from ratchet.run.run_folder import RunFolder
-from ratchet.run.run_state import KIND_WORDS
 from ratchet.service.adapters.resolve_start import with_source_found
 from ratchet.service.evaluations.benchmark_setup import StoredBenchmark
 from ratchet.service.evaluations.benchmarks import find_benchmark

@@ -4,11 +4,13 @@ How one is set up is in ``evaluation_setup.py``, those that exist are in ``evalu
 worker's job.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ratchet.evaluation.evaluation import Evaluation
 from ratchet.evaluation.evaluation_files import EVALUATION_KEY, EvaluationFiles
+from ratchet.run.events import Listener
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.evaluations.contamination import find_contamination
 from ratchet.service.evaluations.evaluation_catalogue import find_evaluation
@@ -17,18 +19,15 @@ from ratchet.service.runs.registry import bring_up_to_date, find_run, new_run, o
 from ratchet.service.runs.scheduling import Queued, queue_again, take_inline, waiting
 from ratchet.service.runs.start_checks import refuse_unusable
 
-if TYPE_CHECKING:
-    from ratchet.worker import Watch
 
-
-def evaluate(request: Request, *, watch: "Watch | None" = None) -> Evaluation:
+def evaluate(request: Request, *, listeners: Sequence[Listener] = ()) -> Evaluation:
     """Create an evaluation, do it here and return it.
 
     Raises:
         NotFound, Conflict, InvalidSetting, IncompatibleData, ModelUnavailable, DiskFull: nothing was started.
         RatchetError: what failed it afterwards; what is answered is kept.
     """
-    return _worked_on(_made(request, is_kept=False), watch)
+    return _worked_on(_made(request, is_kept=False), listeners)
 
 
 def request_like(request: Request, evaluation: str) -> Request:
@@ -62,21 +61,21 @@ def queue_evaluation(request: Request) -> Queued:
         return waiting(store, store.get(folder.run_id))
 
 
-def resume_evaluation(evaluation: str, *, watch: "Watch | None" = None) -> Evaluation:
+def resume_evaluation(evaluation: str, *, listeners: Sequence[Listener] = ()) -> Evaluation:
     """Resume an evaluation that was killed or stopped.
 
     Raises:
         NotFound: there is no such evaluation.
         Conflict: it has ended, another process works on it, or it cannot be resumed here to the same result.
     """
-    return _worked_on(take_inline(evaluation, "evaluation"), watch)
+    return _worked_on(take_inline(evaluation, "evaluation"), listeners)
 
 
-def _worked_on(folder: RunFolder, watch: "Watch | None") -> Evaluation:
+def _worked_on(folder: RunFolder, listeners: Sequence[Listener]) -> Evaluation:
     from ratchet import worker
 
     try:
-        worker.run(folder, watch=watch)
+        worker.run(folder, listeners=listeners)
     finally:
         bring_up_to_date(folder)
     return find_evaluation(str(folder.path))

@@ -1,13 +1,14 @@
 """What loops and experiments take their settings from: a run, whose report was confirmed, or settings as given."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ratchet.config import RunConfig, StartSettings
 from ratchet.errors import Conflict
-from ratchet.run.run_state import KIND_WORDS
+from ratchet.run.events import OnProgress
+from ratchet.run.refusals import KIND_WORDS
 from ratchet.service.runs.derived_runs import laid_over
 from ratchet.service.runs.registry import find_run
 from ratchet.service.runs.start_checks import prepared_run
@@ -27,7 +28,7 @@ class Source:
 def source_of_settings(
     config: RunConfig,
     ask: AskToConfirm | None,
-    on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
+    on_progress: OnProgress = lambda phase, done, total: None,
 ) -> Source:
     """Check settings as a run's are and have the report of their verifier confirmed. Starts nothing.
 
@@ -50,7 +51,7 @@ def source_of_run(
     *,
     from_adapter: bool,
     ask: AskToConfirm | None = None,
-    on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
+    on_progress: OnProgress = lambda phase, done, total: None,
 ) -> Source:
     """Settings of a run, with changes.
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, RatchetError
 from ratchet.files import ratchet_home
-from ratchet.run.endings import RESUMABLE
-from ratchet.run.records import AT_WORK, Record
+from ratchet.run.endings import AT_WORK
+from ratchet.run.records import Record
 from ratchet.service.runs.registry import Origin, new_run
 from ratchet.service.runs.scheduling import queue_again, stop
 from ratchet.service.runs.start_checks import check_run
@@ -127,6 +127,6 @@ def resume_stopped(steps: JobSteps, names: Iterable[str]) -> None:
     """
     for step in names:
         run = steps.last(step)
-        if run is not None and run.ending == "stopped" and run.ending in RESUMABLE:
+        if run is not None and run.ending == "stopped":
             with suppress(RatchetError):
                 queue_again(run.id, run.kind)

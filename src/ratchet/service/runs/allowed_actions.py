@@ -3,8 +3,8 @@
 from typing import Literal
 
 from ratchet.errors import Conflict
-from ratchet.run.endings import RESUMABLE
-from ratchet.run.records import AT_WORK, Ending, RunKind
+from ratchet.run.endings import AT_WORK, Ending, is_resumable
+from ratchet.run.records import RunKind
 
 Action = Literal["stop", "resume", "retry", "duplicate", "continue", "launch", "drop"]
 
@@ -17,7 +17,7 @@ _COMMANDS: dict[Action, str] = {
     "launch": "ratchet runs launch {}",
     "drop": "ratchet runs drop {}",
 }
-# What an evaluation is stopped, gone on with and looked at by.
+# Commands of an evaluation.
 _OF_EVALUATIONS: dict[Action, str] = {"stop": "ratchet eval stop {}", "resume": "ratchet eval resume {}"}
 _SCORES = "ratchet eval show {}"
 _WORDS: dict[Action, str] = {
@@ -32,7 +32,7 @@ _WORDS: dict[Action, str] = {
 
 
 def possible(status: str, ending: Ending | None, kind: RunKind) -> tuple[Action, ...]:
-    """Return what can be done with a run, the likeliest first.
+    """Actions that the state of a run allows, the likeliest first.
 
     Args:
         status: One of ``records.RunStatus``, or interrupted: at work once, and now by nobody.
@@ -44,9 +44,9 @@ def possible(status: str, ending: Ending | None, kind: RunKind) -> tuple[Action,
     found: list[Action] = []
     if status in ("queued", *AT_WORK):
         found.append("stop")
-    is_cut_short = status == "interrupted" or (status in ("stopped_early", "failed") and ending in RESUMABLE)
+    is_cut_short = status == "interrupted" or (status in ("stopped_early", "failed") and is_resumable(ending))
     if kind == "evaluation":
-        is_cut_short = is_cut_short or (status == "cancelled" and ending in RESUMABLE)
+        is_cut_short = is_cut_short or (status == "cancelled" and is_resumable(ending))
         return (*found, "resume") if is_cut_short else tuple(found)
     if is_cut_short and kind == "full":
         found.append("resume")
@@ -58,7 +58,7 @@ def possible(status: str, ending: Ending | None, kind: RunKind) -> tuple[Action,
 
 
 def commands(run: str, status: str, ending: Ending | None, kind: RunKind) -> list[str]:
-    """Return the commands for what can be done with a run; arguments as of ``possible``."""
+    """Commands for the possible actions; arguments as of ``possible``."""
     allowed = possible(status, ending, kind)
     if kind == "evaluation":
         return [text.format(run) for text in (*(_OF_EVALUATIONS[action] for action in allowed), _SCORES)]

@@ -180,7 +180,7 @@ def _allowed(action: Action, run_or_folder: str) -> RunSummary:
 
 
 def _refuse(action: Action, found: RunSummary) -> None:
-    refuse(action, found.run, found.status, found.ended["ending"] if found.ended else None, found.kind)
+    refuse(action, found.run, found.status, found.ended.ending if found.ended else None, found.kind)
 
 
 def find_draft(name: str) -> "StoredRun | None":

@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from statistics import median
-from typing import Any
 
 from ratchet.config import RunConfig
 from ratchet.files import damage_as_error
-from ratchet.run.endings import GOOD
+from ratchet.run.endings import ENDINGS
+from ratchet.run.events import PHASE_WORDS, Event, RunEnded, RunPhase, UnknownEvent
 from ratchet.run.journal import read_from
-from ratchet.run.records import RoundRecord
 from ratchet.run.run_folder import RunFolder
+from ratchet.run.state import RunState
 from ratchet.service.runs.registry import is_taken_up
 from ratchet.service.runs.runs import summary
 
@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.5
 class Doing:
     """What the process that works on a run says of itself: phase, how much of it is done, the round under way."""
 
-    phase: str
+    phase: RunPhase
     done: int
     total: int
     round: int | None
@@ -43,26 +43,23 @@ class Followed:
 
     run: str
     config: RunConfig
-    records: list[RoundRecord] = field(default_factory=list)
-    rounds: int | None = None
-    ended: dict[str, Any] | None = None
+    state: RunState = field(default_factory=RunState)
     doing: Doing | None = None
     is_at_work: bool = True
-    _session_started: datetime | None = None
-    _last_event: datetime | None = None
-    _seconds_before: float = 0.0
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """The event that ended the run; None while it has not ended."""
+        return self.state.ended
 
     @property
     def has_kept_adapter(self) -> bool:
         """Whether the run ended with an adapter, by an ending that is no fault."""
-        return self.ended is not None and self.ended.get("best_round") is not None and self.ended["ending"] in GOOD
+        return self.ended is not None and self.ended.best_round is not None and ENDINGS[self.ended.ending].good
 
     def seconds(self, now: datetime) -> float:
-        """Return for how long the run has been worked on, over all sessions."""
-        if self._session_started is None:
-            return self._seconds_before
-        until = now if self.is_at_work and self.ended is None else (self._last_event or self._session_started)
-        return self._seconds_before + max(0.0, (until - self._session_started).total_seconds())
+        """For how long processes have worked on the run."""
+        return self.state.seconds_by_clock(now if self.is_at_work and self.ended is None else None)
 
     def seconds_left(self, now: datetime) -> float | None:
         """Estimate how long the run still takes: rounds left at the pace of the last ones, at most its time limit.
@@ -72,35 +69,19 @@ class Followed:
         if self.ended is not None:
             return None
         bounds = []
-        done = [record.seconds.total for record in self.records if record.round]
-        if self.rounds is not None and done:
+        done = [record.seconds.total for record in self.state.records if record.round]
+        if self.state.rounds is not None and done:
             pace = median(done[-_ROUNDS_LOOKED_AT:])
-            since = 0.0 if self._last_event is None else (now - self._last_event).total_seconds()
-            bounds.append(max(0.0, (self.rounds - self.records[-1].round) * pace - min(since, pace)))
+            since = 0.0 if self.state.last_at is None else (now - self.state.last_at).total_seconds()
+            bounds.append(max(0.0, (self.state.rounds - self.state.records[-1].round) * pace - min(since, pace)))
         if done and self.config.limits.time_hours is not None:
             bounds.append(max(0.0, self.config.limits.time_hours * 3600 - self.seconds(now)))
         return min(bounds, default=None)
 
     def cost(self, now: datetime) -> float | None:
-        """Return what the run has cost so far; None without a price."""
+        """What the run has cost so far; None without a price."""
         price = self.config.limits.price_per_hour
         return None if price is None else price * self.seconds(now) / 3600
-
-    def take(self, event: dict[str, Any]) -> None:
-        """Take in an event of the journal."""
-        at = datetime.fromisoformat(event["at"])
-        if event["event"] == "started":
-            if self._session_started is not None and self._last_event is not None:
-                self._seconds_before += (self._last_event - self._session_started).total_seconds()
-            self._session_started, self.ended = at, None
-        elif event["event"] == "planned":
-            self.rounds = event["rounds"]
-        elif event["event"] == "round":
-            record = RoundRecord.model_validate(event["record"])
-            self.records = [one for one in self.records if one.round < record.round] + [record]
-        elif event["event"] == "ended":
-            self.ended = event
-        self._last_event = at
 
 
 @dataclass(frozen=True)
@@ -108,7 +89,7 @@ class Look:
     """One look at a run: what is known of it by now, and the events that came since the last look."""
 
     run: Followed
-    events: tuple[dict[str, Any], ...]
+    events: tuple[Event | UnknownEvent, ...]
 
 
 def follow(run_or_folder: str, *, pause: Callable[[float], None] = time.sleep) -> Iterator[Look]:
@@ -127,9 +108,9 @@ def follow(run_or_folder: str, *, pause: Callable[[float], None] = time.sleep) -
         events = []
         with damage_as_error(folder.events_path):
             for event, end in read_from(folder.events_path, offset):
-                followed.take(event)
                 events.append(event)
                 offset = end
+            followed.state = RunState.fold(events, followed.state)
         followed.doing = _doing(folder) if followed.is_at_work else None
         yield Look(followed, tuple(events))
         if not followed.is_at_work and not is_taken_up(found.run, has_ended=followed.ended is not None):
@@ -138,16 +119,24 @@ def follow(run_or_folder: str, *, pause: Callable[[float], None] = time.sleep) -
 
 
 def _doing(folder: RunFolder) -> Doing | None:
-    """Return what the heartbeat says; None where there is none yet, or none that can be read."""
+    """What the heartbeat says; None where there is none yet, or none that can be read."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         beat = json.loads(folder.heartbeat_path.read_bytes())
         number = beat["round"]
-        return Doing(str(beat["phase"]), int(beat["done"]), int(beat["total"]), None if number is None else int(number))
+        return Doing(
+            _phase(beat["phase"]), int(beat["done"]), int(beat["total"]), None if number is None else int(number)
+        )
     return None
 
 
+def _phase(word: str) -> RunPhase:
+    if word not in PHASE_WORDS:
+        raise ValueError("a phase of another version of Ratchet")
+    return word
+
+
 def log_lines(run_or_folder: str, last: int | None) -> list[str]:
-    """Return the last lines of a run's log, all of them for None; none where nothing was logged yet.
+    """Last lines of a run's log, all of them for None; none where nothing was logged yet.
 
     Raises:
         NotFound: there is no such run.
@@ -175,7 +164,7 @@ def follow_log(
 
 
 def _lines_from(folder: RunFolder, offset: int) -> tuple[list[str], int]:
-    """Return the whole lines after an offset, and where they end. A log that became shorter was begun anew."""
+    """Whole lines after an offset, and where they end. A log that became shorter was begun anew."""
     try:
         with folder.log_path.open("rb") as file:
             size = file.seek(0, 2)
@@ -188,5 +177,5 @@ def _lines_from(folder: RunFolder, offset: int) -> tuple[list[str], int]:
 
 
 def now() -> datetime:
-    """Return the present, in UTC as journals have it."""
+    """Present time in UTC, as in journals."""
     return datetime.now(UTC)

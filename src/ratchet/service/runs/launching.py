@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.config import RunConfig
 from ratchet.run.display import most_expensive
+from ratchet.run.events import Listener, OnProgress, RunPhase
 from ratchet.run.records import RunResult
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs.registry import Origin, bring_up_to_date, new_run, open_store
@@ -16,7 +17,6 @@ from ratchet.service.verification.report_gate import AskToConfirm, confirmed, st
 
 if TYPE_CHECKING:
     from ratchet.engine.prepare import Prepared
-    from ratchet.worker import Watch
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def create_and_train(  # noqa: PLR0913 - the door for every surface: each gives 
     out: Path | None = None,
     *,
     function: Callable[..., Any] | None = None,
-    watch: "Watch | None" = None,
+    listeners: Sequence[Listener] = (),
     against: Sequence[Path] = (),
     ask: AskToConfirm | None = None,
     on_launch: Callable[[Launch], None] = lambda launch: None,
@@ -51,7 +51,7 @@ def create_and_train(  # noqa: PLR0913 - the door for every surface: each gives 
         config: Settings as given.
         out: The run folder; one under the user's data folder by default.
         function: The user's own verifier, for ``verifier.kind`` python.
-        watch: Whom to tell.
+        listeners: Whom to tell.
         against: JSONL files of rows that the user scores on: no row to train on may be among them.
         ask: Shown the report of the verifier where none is confirmed yet; None where nobody can be asked.
         on_launch: Told what is about to start, once.
@@ -65,16 +65,15 @@ def create_and_train(  # noqa: PLR0913 - the door for every surface: each gives 
     """
     from ratchet import worker
 
-    watch = watch or worker.Watch()
     asked = _Asked(config, out, function, against, ask, is_kept=False, origin=origin)
-    prepared, folder, launch = _made(asked, watch.on_progress)
+    prepared, folder, launch = _made(asked, _progress_of(listeners))
     try:
         on_launch(launch)
     except BaseException:
         prepared.close()
         raise
     try:
-        return worker.run(folder, prepared=prepared, function=function, watch=watch)
+        return worker.run(folder, prepared=prepared, function=function, listeners=listeners)
     finally:
         bring_up_to_date(folder)
 
@@ -86,10 +85,10 @@ def create_and_queue(
     against: Sequence[Path] = (),
     ask: AskToConfirm | None = None,
     on_launch: Callable[[Launch], None] = lambda launch: None,
-    on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
+    on_progress: OnProgress = lambda phase, done, total: None,
     origin: Origin | None = None,
 ) -> Queued:
-    """Check a run and confirm its report as ``create_and_train`` does, and leave the work to the keeper.
+    """Check a run and confirm its report as ``create_and_train`` does, and queue it.
 
     Raises:
         InvalidSetting: its verifier is a function of this process, which no other one has.
@@ -104,9 +103,17 @@ def create_and_queue(
         return waiting(store, store.get(folder.run_id))
 
 
+def _progress_of(listeners: Sequence[Listener]) -> OnProgress:
+    def on_progress(phase: RunPhase, done: int, total: int) -> None:
+        for listener in listeners:
+            listener.on_progress(phase, done, total)
+
+    return on_progress
+
+
 @dataclass(frozen=True)
 class _Asked:
-    """What a run is asked for with; ``is_kept``: the keeper is to work on it."""
+    """What a run is asked for with; ``is_kept``: the scheduler runs it."""
 
     config: RunConfig
     out: Path | None
@@ -117,7 +124,7 @@ class _Asked:
     origin: Origin | None
 
 
-def _made(asked: _Asked, on_progress: Callable[[str, int, int], None]) -> "tuple[Prepared, RunFolder, Launch]":
+def _made(asked: _Asked, on_progress: OnProgress) -> "tuple[Prepared, RunFolder, Launch]":
     """Check a run, have its report confirmed, and make its folder and its row in the database."""
     with open_store():
         pass  # a database that cannot be used is known before a report is made
@@ -140,7 +147,7 @@ def _made(asked: _Asked, on_progress: Callable[[str, int, int], None]) -> "tuple
 
 
 def resume(
-    run_or_folder: str, *, function: Callable[..., Any] | None = None, watch: "Watch | None" = None
+    run_or_folder: str, *, function: Callable[..., Any] | None = None, listeners: Sequence[Listener] = ()
 ) -> RunResult:
     """Go on with a run that was killed or stopped, from its last finished round.
 
@@ -153,6 +160,6 @@ def resume(
     from ratchet import worker
 
     try:
-        return worker.run(folder, function=function, watch=watch)
+        return worker.run(folder, function=function, listeners=listeners)
     finally:
         bring_up_to_date(folder)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, NotFound, RatchetError
 from ratchet.files import expanded, ratchet_home
-from ratchet.run.records import AT_WORK, ENDS, RunKind, RunRelation, RunStatus
+from ratchet.run.endings import AT_WORK, ENDS, RunStatus
+from ratchet.run.records import RunKind, RunRelation
 from ratchet.run.run_folder import RunFolder
 from ratchet.supervisor.ingest import ingest
 
@@ -78,7 +79,7 @@ def new_run(
 
 
 def register(store: "RunStore", folder: RunFolder, *, is_kept: bool, draft: str | None = None) -> "StoredRun":
-    """Enter a run that was just made: in the keeper's queue, or worked on by this process.
+    """Enter a run that was just made: queued, or run by this process.
 
     Raises:
         Conflict, DiskFull: it cannot be entered; its folder is as it was made.
@@ -109,14 +110,14 @@ def register(store: "RunStore", folder: RunFolder, *, is_kept: bool, draft: str 
 
 
 def mark_kept(folder: RunFolder, is_kept: bool) -> None:
-    """Write down in the folder whether the keeper runs it, in case the database is lost."""
+    """Write into the folder whether the scheduler runs it, in case the database is lost."""
     record = folder.read_run()
     if record.get("kept", False) != is_kept:
         folder.write_run({**record, "kept": is_kept})
 
 
 def find_run(run_or_folder: str) -> RunFolder:
-    """Return the run of that id or in that folder.
+    """Find the run of that id or in that folder.
 
     Raises:
         NotFound: neither is there.
@@ -135,7 +136,7 @@ def find_run(run_or_folder: str) -> RunFolder:
 
 
 def find_stored(store: "RunStore", run_or_folder: str) -> "tuple[RunFolder, StoredRun]":
-    """Return a run by id or folder with what the database knows of it, brought up to date.
+    """Find a run by id or folder, with its row brought up to date.
 
     Raises:
         NotFound: there is no such run.
@@ -148,7 +149,7 @@ def find_stored(store: "RunStore", run_or_folder: str) -> "tuple[RunFolder, Stor
 
 
 def find_with_row(store: "RunStore", run_or_folder: str) -> "tuple[RunFolder, StoredRun | None]":
-    """Return a run as ``find_stored`` does; with None for a copy, of which the database knows nothing."""
+    """Find a run as ``find_stored`` does; with None for a copy, which has no row."""
     try:
         folder = RunFolder.at(run_or_folder)
     except NotFound:
@@ -160,7 +161,7 @@ def find_with_row(store: "RunStore", run_or_folder: str) -> "tuple[RunFolder, St
 
 
 def all_runs(store: "RunStore", project: str | None = None) -> "list[StoredRun]":
-    """Return all runs that are still in their folders, and drafts, oldest first, brought up to date."""
+    """All runs that are still in their folders, and drafts, oldest first, brought up to date."""
     known = {run.folder for run in store.all()}
     for place in sorted((ratchet_home() / "runs").glob("*/run.json")):
         if place.parent.resolve() not in known:
@@ -179,7 +180,7 @@ def all_runs(store: "RunStore", project: str | None = None) -> "list[StoredRun]"
 
 
 def is_taken_up(run_id: str, *, has_ended: bool) -> bool:
-    """Tell whether the keeper takes up a run that nobody works on now: one in its queue, or whose worker has died."""
+    """Whether the scheduler will start a run that is not running now: it is queued, or its worker died."""
     with suppress(RatchetError), open_store() as store:
         run = store.get(run_id)
         return run.is_kept and (run.status == "queued" or (run.status in AT_WORK and not has_ended))
@@ -202,7 +203,7 @@ def _named_in_log() -> Iterator[None]:
 
 
 def _known(store: "RunStore", folder: RunFolder) -> "StoredRun | None":
-    """Return what the database knows of a run's folder, entering or following it; None for a copy of one elsewhere."""
+    """Row of a run's folder, which is entered or followed; None for a copy of one elsewhere."""
     run_id = folder.run_id
     try:
         run = store.get(run_id)
@@ -221,7 +222,7 @@ def _adopted(store: "RunStore", folder: RunFolder) -> "StoredRun":
     record = folder.read_run()
     is_kept = bool(record.get("kept", False))
     _make_way(store, folder.path)
-    # What the keeper ran and has no end waits for it, also while its worker lives: the keeper will see that it does.
+    # What the scheduler ran and has no end is queued for it, also while its worker lives, which the scheduler will see.
     status, created_at = _first_status(is_kept), datetime.fromisoformat(record["created_at"])
     fields = _own_fields(store, folder, record, is_kept=is_kept)
     run = store.add(
@@ -244,7 +245,7 @@ def _first_status(is_kept: bool) -> RunStatus:
 
 
 def _own_fields(store: "RunStore", folder: RunFolder, record: dict[str, Any], *, is_kept: bool) -> dict[str, Any]:
-    """Return what a run's own record says of it, as the database has it, and its place in the keeper's queue."""
+    """Fields of a run's row by its own record, and its place in the queue."""
     return {
         "folder": folder.path,
         "queued_at": datetime.now(UTC) if is_kept else None,
@@ -257,7 +258,7 @@ def _own_fields(store: "RunStore", folder: RunFolder, record: dict[str, Any], *,
 
 
 def _source(store: "RunStore", record: dict[str, Any]) -> dict[str, Any]:
-    """Return which run this one was made from, by its own record, where the database knows that one."""
+    """Which run this one was made from, by its own record, where the database knows that one."""
     source = record.get("source") or {}
     with suppress(NotFound):
         if source.get("run") and source.get("relation"):

@@ -5,7 +5,7 @@ from ratchet.service.runs.runs import RunSummary, summary
 
 
 def run_health(run: str | RunSummary) -> Health:
-    """Return what the rounds of a run show, while it goes on or after its end.
+    """What the rounds of a run show, while it runs or after its end.
 
     Args:
         run: Its id or folder, or what is known of it already.

@@ -9,7 +9,9 @@ from ratchet.config import RunConfig
 from ratchet.errors import RatchetError
 from ratchet.files import damage_as_error
 from ratchet.run.ancestry import Ancestor
-from ratchet.run.records import AT_WORK, RoundRecord, RunKind, RunStatus
+from ratchet.run.endings import AT_WORK, RunStatus
+from ratchet.run.events import RunEnded
+from ratchet.run.records import RoundRecord, RunKind
 from ratchet.run.report_card import Confirmation
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs.registry import all_runs, find_run, find_stored, open_store
@@ -34,7 +36,7 @@ class RunSummary:
     records: tuple[RoundRecord, ...]
     heldout_before: float | None
     heldout_after: float | None
-    ended: dict[str, Any] | None
+    ended: RunEnded | None
     notes: tuple[str, ...]
     report: Confirmation | None
     start: Ancestor | None
@@ -43,7 +45,7 @@ class RunSummary:
     def cost(self) -> float | None:
         """What the run has cost so far, by its last round or its end; None without a price."""
         by_round = self.records[-1].cost if self.records else None
-        return by_round if self.ended is None else self.ended.get("cost", by_round)
+        return by_round if self.ended is None or self.ended.cost is None else self.ended.cost
 
 
 @dataclass(frozen=True)
@@ -135,17 +137,11 @@ def changed_samples(run_or_folder: str, count: int) -> list[tuple[dict[str, Any]
 
 
 def _summary(folder: RunFolder, stored: "StoredRun | None") -> RunSummary:
-    events = list(folder.events())
-    reported = [event["record"] for event in events if event["event"] == "round"]
-    with damage_as_error(folder.events_path):
-        by_round = {record["round"]: RoundRecord.model_validate(record) for record in reported}
-    heldout = {event["when"]: event["accuracy"] for event in events if event["event"] == "heldout"}
-    # What an earlier session ended with is history once the run was resumed.
-    last = next((event for event in reversed(events) if event["event"] in ("started", "ended")), None)
+    state = folder.state()
     is_at_work = folder.is_locked()
-    ended = last if last is not None and last["event"] == "ended" and not is_at_work else None
+    ended = None if is_at_work else state.ended
     # A copy, or a folder that no database knows, has the status that its files tell.
-    status: ShownStatus = ended["status"] if ended else ("training" if is_at_work else "interrupted")
+    status: ShownStatus = ended.status if ended else ("training" if is_at_work else "interrupted")
     if stored is not None:
         status = _shown_status(stored)
     record = folder.read_run()
@@ -156,11 +152,11 @@ def _summary(folder: RunFolder, stored: "StoredRun | None") -> RunSummary:
         created_at=record["created_at"],
         status=status,
         config=folder.read_config(),
-        records=tuple(by_round[number] for number in sorted(by_round)),
-        heldout_before=heldout.get("before"),
-        heldout_after=heldout.get("after") if ended else None,
+        records=state.records,
+        heldout_before=state.heldout_before,
+        heldout_after=state.heldout_after if ended else None,
         ended=ended,
-        notes=tuple(dict.fromkeys(event["text"] for event in events if event["event"] == "note")),
+        notes=tuple(dict.fromkeys(state.notes)),
         report=_confirmation(folder, record),
         start=_start(folder, record),
     )

@@ -3,24 +3,21 @@
 A trial needs no confirmed report, since it learns nothing that is kept. Nothing here prints.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ratchet.config import RunConfig, walk_settings
 from ratchet.errors import Conflict, InvalidSetting, NotFound, RatchetError
-from ratchet.files import damage_as_error
 from ratchet.run.display import counted
-from ratchet.run.records import Ending, RunStatus
+from ratchet.run.endings import Ending, RunStatus
+from ratchet.run.events import Listener
 from ratchet.run.run_folder import RunFolder
 from ratchet.run.trial_report import TrialReport
 from ratchet.service.runs.registry import all_runs, bring_up_to_date, find_run, new_run, open_store
 from ratchet.service.runs.start_checks import prepared_run
-
-if TYPE_CHECKING:
-    from ratchet.worker import Watch
 
 # Settings and sections that decide how much memory a run takes.
 _MATTERS = (
@@ -99,7 +96,7 @@ def run_trial(
     out: Path | None = None,
     *,
     function: Callable[..., Any] | None = None,
-    watch: "Watch | None" = None,
+    listeners: Sequence[Listener] = (),
     on_launch: Callable[[Launch], None] = lambda launch: None,
 ) -> Trial:
     """Make a trial of a run, and return what it found; also where it could not be finished.
@@ -108,7 +105,7 @@ def run_trial(
         config: Settings of the full run as given.
         out: The trial's folder; one under the user's data folder by default.
         function: The user's own verifier, for ``verifier.kind`` python.
-        watch: Whom to tell.
+        listeners: Whom to tell.
         on_launch: Told what is about to start, once.
 
     Raises:
@@ -135,7 +132,7 @@ def run_trial(
     hours, minutes = prepared.config.limits.time_hours, prepared.config.limits.trial_minutes
     on_launch(Launch(device, minutes if hours is None else min(minutes, hours * 60), folder.path))
     try:
-        worker.run(folder, prepared=prepared, function=function, watch=watch)
+        worker.run(folder, prepared=prepared, function=function, listeners=listeners)
     except RatchetError:
         if folder.read_trial() is None:
             raise
@@ -230,16 +227,15 @@ def _of_folder(folder: RunFolder) -> Trial:
     if folder.kind != "trial":
         raise Conflict(f"Run {folder.run_id} is no trial. Make one with ratchet trial.")
     report = folder.read_trial()
-    ended = next((event for event in reversed(list(folder.events())) if event["event"] == "ended"), None)
+    ended = folder.state().ended
     if report is None or ended is None:
         raise NotFound(f"Trial {folder.run_id} has not ended, or was killed. Start another: ratchet trial.")
-    with damage_as_error(folder.events_path):
-        return Trial(
-            run=folder.run_id,
-            folder=folder.path,
-            status=ended["status"],
-            ending=ended["ending"],
-            message=ended["message"],
-            report=report,
-            config=folder.read_config(),
-        )
+    return Trial(
+        run=folder.run_id,
+        folder=folder.path,
+        status=ended.status,
+        ending=ended.ending,
+        message=ended.message,
+        report=report,
+        config=folder.read_config(),
+    )

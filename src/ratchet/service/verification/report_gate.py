@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.config import RlSettings, RunConfig
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.files import unusable_as_error, write_atomically
+from ratchet.run.events import OnProgress
 from ratchet.run.report_card import SAMPLED_WITH, Confirmation, How, MadeWith, ReportCard
 from ratchet.run.report_store import ReportFolder
 from ratchet.run.run_folder import RunFolder
@@ -26,7 +27,6 @@ from ratchet.service.runs.start_checks import prepared_run
 if TYPE_CHECKING:
     from ratchet.engine.prepare import Prepared
 
-OnProgress = Callable[[str, int, int], None]
 
 _LEAST_WORDS = 3
 _REMEDY = (

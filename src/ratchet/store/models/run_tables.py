@@ -6,7 +6,8 @@ from typing import Any, get_args
 from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from ratchet.run.records import Ending, RunKind, RunRelation, RunStatus
+from ratchet.run.endings import Ending, RunStatus
+from ratchet.run.records import RunKind, RunRelation
 from ratchet.store.models.column_types import LONGEST_ID, LONGEST_NAME, Base, UtcTime, one_of
 
 

@@ -1,10 +1,10 @@
-"""Which runs may be worked on: those that have not come to an end for good, and whose report somebody has read.
+"""Which runs may not be started or resumed: those that are over, and those whose report nobody has read.
 
-Told from the run folder alone, without torch: the worker asks before it works, the service before it starts or queues.
+By the run folder alone, without torch: the worker asks before it starts, the service before it starts or queues.
 """
 
 from ratchet.errors import Conflict
-from ratchet.run.endings import RESUMABLE
+from ratchet.run.endings import ENDINGS
 from ratchet.run.records import RunKind
 from ratchet.run.run_folder import RunFolder
 
@@ -13,23 +13,21 @@ KIND_WORDS: dict[RunKind, str] = {"full": "a run", "trial": "a trial", "evaluati
 
 
 def refuse_ended(folder: RunFolder) -> None:
-    """Refuse to work on a run that has nothing left to do.
+    """Refuse to work on a run that is over.
 
     Raises:
         Conflict: it completed, failed for want of a signal, or used up its time; or it was a trial.
     """
-    ended = [event for event in folder.events() if event["event"] == "ended"]
+    ended = folder.state().ended
     if ended and folder.kind == "trial":
-        raise Conflict(
-            f"Run {folder.run_id} was a trial, which has nothing to go on with. Start another: ratchet trial."
-        )
-    if not ended or ended[-1]["ending"] in RESUMABLE:
+        raise Conflict(f"Run {folder.run_id} was a trial, which cannot be resumed. Start another: ratchet trial.")
+    if ended is None or ENDINGS[ended.ending].resumable:
         return
-    status = str(ended[-1]["status"]).replace("_", " ")
+    status = ended.status.replace("_", " ")
     if folder.kind == "evaluation":
-        raise Conflict(f"Evaluation {folder.run_id} is {status}: there is nothing to go on with. Start another.")
+        raise Conflict(f"Evaluation {folder.run_id} is {status}: there is nothing to resume. Start another.")
     raise Conflict(
-        f"Run {folder.run_id} is {status} ({str(ended[-1]['ending']).replace('_', ' ')}). Only a run that was stopped "
+        f"Run {folder.run_id} is {status} ({ended.ending.replace('_', ' ')}). Only a run that was stopped "
         "or interrupted can be resumed; start a new one for more rounds or more time."
     )
 
@@ -37,7 +35,7 @@ def refuse_ended(folder: RunFolder) -> None:
 def refuse_unconfirmed(folder: RunFolder) -> None:
     """Refuse to begin a run whose verifier's report nobody has confirmed: one that was not made by the service.
 
-    Runs that have begun go on, also those from before there were reports. Only rl is trained by its verifier.
+    Runs that have begun may be resumed without one. Only rl is trained by its verifier.
 
     Raises:
         Conflict: there is neither a confirmation in its record nor a checkpoint.
@@ -52,15 +50,13 @@ def refuse_unconfirmed(folder: RunFolder) -> None:
 
 
 def refuse_other_kind(folder: RunFolder, kind: RunKind) -> None:
-    """Refuse to go on with what is not of this kind.
+    """Refuse to resume what is not of this kind.
 
     Raises:
-        Conflict: it is not; a trial can never be gone on with.
+        Conflict: it is not; a trial can never be resumed.
     """
     if folder.kind == "trial":
-        raise Conflict(
-            f"Run {folder.run_id} is a trial, which keeps nothing to go on with. Start another: ratchet trial."
-        )
+        raise Conflict(f"Run {folder.run_id} is a trial, which cannot be resumed. Start another: ratchet trial.")
     if folder.kind != kind:
         command = "ratchet eval resume" if folder.kind == "evaluation" else "ratchet resume"
-        raise Conflict(f"{folder.run_id} is {KIND_WORDS[folder.kind]}. Go on with it: {command} {folder.run_id}")
+        raise Conflict(f"{folder.run_id} is {KIND_WORDS[folder.kind]}. Resume it with: {command} {folder.run_id}")
