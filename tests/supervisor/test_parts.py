@@ -233,7 +233,7 @@ def test_the_systems_counters_of_kills_for_memory_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("exit_code", "before", "after", "ending", "said"),
     [
-        (-9, MemoryKills(0, 0), MemoryKills(1, 1), "out_of_memory", "limit of the group"),
+        (-9, MemoryKills(0, 0), MemoryKills(1, 1), "out_of_memory", "memory limit of the scheduler's control group"),
         (-9, MemoryKills(0, 4), MemoryKills(0, 5), "out_of_memory", "the machine ran out of memory"),
         (-9, MemoryKills(1, 1), MemoryKills(1, 1), "error", "was killed."),
         (-9, None, MemoryKills(1, 1), "error", "was killed."),

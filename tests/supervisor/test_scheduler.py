@@ -313,7 +313,7 @@ def test_a_run_whose_slot_is_gone_waits_for_another(stage):
     stage.store.change(id, slot="gpu3")
     other = stage.scheduler()
     assert stage.ended(other, id)[0].slot == "cpu0"
-    assert any("gpu3 is not there any more" in line for line in stage.said)
+    assert any("gpu3 is gone" in line for line in stage.said)
 
 
 def test_a_run_whose_folder_is_gone_fails_in_words(stage, tmp_path):

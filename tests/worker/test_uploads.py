@@ -143,7 +143,7 @@ def test_a_bucket_that_vanishes_is_noted_once_and_all_is_there_in_the_end(
         close(session, finish)
     [note] = notes(session)
     assert "s3://runs cannot be used" in note
-    assert "The run goes on" in note
+    assert "The run continues" in note
     fetch_run(run, tmp_path / "copy")
     assert files(tmp_path / "copy") == files(session.folder.path)
     assert ended(session.folder)["artifacts"] == f"s3://runs/{run}"
@@ -236,7 +236,7 @@ def test_a_run_at_work_is_not_sent_by_a_command(session, tmp_path, monkeypatch):
         fetch_run("r1", tmp_path / "copy")
     (tmp_path / "storage").mkdir()
     monkeypatch.setenv("RATCHET_ARTIFACTS", str(tmp_path / "storage"))
-    with session.folder.locked(), pytest.raises(Conflict, match="worked on by another process"):
+    with session.folder.locked(), pytest.raises(Conflict, match="already running in another process"):
         upload_run(str(session.folder.path))
 
 

@@ -219,7 +219,12 @@ def parse_event(row: Mapping[str, Any]) -> Event | UnknownEvent:
     Raises:
         ValueError, LookupError, TypeError: the line is no event.
     """
-    return _EVENT.validate_python(row) if row["event"] in _KNOWN else UnknownEvent.model_validate(row)
+    if row["event"] not in _KNOWN:
+        return UnknownEvent.model_validate(row)
+    event = _EVENT.validate_python(row)
+    if not event.at:
+        raise ValueError("an event without its time")
+    return event
 
 
 def _ignore(*_: object) -> None:
