@@ -7,7 +7,7 @@ import pytest
 
 from ratchet.errors import Conflict, NotFound
 from ratchet.store import Database, DatasetContent, DatasetStore, MetricStore
-from ratchet.store.benchmark_rows import BenchmarkEntry, BenchmarkStore, Version
+from ratchet.store.version_rows import BenchmarkEntry, BenchmarkStore, Version
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 ENTRY = BenchmarkEntry(

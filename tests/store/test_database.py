@@ -3,15 +3,11 @@
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.autogenerate import compare_metadata
 from alembic.config import Config
-from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.orm import Session
 
@@ -20,7 +16,8 @@ from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.files import ratchet_home
 from ratchet.store import Database, DatasetContent, DatasetStore, MetricStore, RunStore
 from ratchet.store.database import _MIGRATIONS, HEAD
-from ratchet.store.models import Base, Metric, MetricVersion
+from ratchet.store.earlier_tables import REVISIONS
+from ratchet.store.schema import Base, RoundRow, VersionRow
 
 
 @pytest.fixture
@@ -61,38 +58,17 @@ def together(code, count):
     return printed
 
 
-def test_the_migrations_make_the_tables_of_the_models(database):
-    with database._engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
-
-
-@pytest.fixture
-def made_from_models(each_database, request, tmp_path):
-    """A database of the same kind, made from the models without migrations."""
-    with ExitStack() as lent:
-        url = f"sqlite:///{tmp_path / 'made.db'}"
-        if each_database == "postgresql":
-            url = lent.enter_context(request.getfixturevalue("postgres_server").empty())
-        made = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-        Base.metadata.create_all(made)
-        yield made
-        made.dispose()
-
-
-def test_the_migrations_make_the_checks_and_indexes_of_the_models(database, made_from_models):
-    # Alembic compares no checks.
-    ours, theirs = sa.inspect(database._engine), sa.inspect(made_from_models)
-    for table in Base.metadata.tables:
-        checks = [{c["name"]: c["sqltext"] for c in one.get_check_constraints(table)} for one in (ours, theirs)]
-        assert checks[0] == checks[1], table
-        indexes = [{i["name"]: i["column_names"] for i in one.get_indexes(table)} for one in (ours, theirs)]
-        assert indexes[0] == indexes[1], table
-
-
 def test_the_newest_migration_is_the_one_that_the_code_asks_for():
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
-    assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
+    scripts = ScriptDirectory.from_config(config)
+    assert scripts.get_heads() == [HEAD]
+    assert not {script.revision for script in scripts.walk_revisions()} & set(REVISIONS)
+
+
+def test_a_new_database_and_an_up_to_date_one_are_opened_without_alembic():
+    code = "import sys\nfrom ratchet.store import *\nRunStore(Database()).all()\nprint('alembic' in sys.modules)"
+    assert [together(code, 1), together(code, 1)] == [["False"], ["False"]]
 
 
 def test_every_constraint_has_the_name_that_migrations_will_look_for(database):
@@ -110,7 +86,7 @@ def test_readers_do_not_wait_for_a_writer(database):
     entered, looked, found = threading.Event(), threading.Event(), []
 
     def work(session):
-        session.execute(sa.update(Metric).values(name="two"))
+        session.execute(sa.update(VersionRow).values(name="two"))
         entered.set()
         found.append(looked.wait(60))
 
@@ -126,11 +102,7 @@ def test_readers_do_not_wait_for_a_writer(database):
 def test_foreign_keys_hold(database):
     with pytest.raises(sa.exc.IntegrityError, match=r"(?i)foreign key"):
         database.write(
-            lambda session: session.execute(
-                sa.insert(MetricVersion).values(
-                    metric_id=99, number=1, source="", source_hash="", created_at=datetime.now(UTC)
-                )
-            )
+            lambda session: session.execute(sa.insert(RoundRow).values(run_id="nowhere", number=0, record={}))
         )
 
 
@@ -182,7 +154,7 @@ def test_a_time_without_zone_is_refused_and_others_come_back_in_utc(database):
     assert before <= made <= datetime.now(UTC)
     assert store.get("one").created_at == made
     with pytest.raises(sa.exc.StatementError, match="without time zone"), Session(database._engine) as session:
-        session.execute(sa.insert(Metric).values(name="two", created_at=datetime(2026, 1, 1)))
+        session.execute(sa.update(VersionRow).values(created_at=datetime(2026, 1, 1)))
 
 
 def test_versions_are_numbered_by_name_and_the_same_content_is_the_same_version(database):
@@ -277,34 +249,3 @@ def test_runs_are_claimed_and_ingested_by_one_process_each(database):
     expected = [f"r{number}" for number in range(12)] + [str(number) for number in range(12)]
     assert sorted(printed) == sorted(expected)
     assert {run.status for run in store.all()} == {"training"}
-
-
-def test_a_filled_database_of_an_earlier_version_keeps_its_runs_and_their_rounds(tmp_path):
-    # SQLite makes the table of runs anew: dropping the old one must not take the rounds along that point to it.
-    url = sa.make_url(f"sqlite:///{tmp_path / 'old.db'}")
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS))
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0003")
-        needed = {
-            "id": "r1", "project": "p", "kind": "full", "status": "completed", "config": "{}", "folder": "/r1",
-            "created_at": "2026-11-30", "message": "", "seconds": 1.0, "is_kept": True, "host": "", "slot": "",
-            "attempts": 0, "journal_offset": 7, "artifacts_url": "",
-        }  # fmt: skip
-        names = ", ".join(needed)
-        values = ", ".join(f":{name}" for name in needed)
-        connection.execute(sa.text(f"INSERT INTO run ({names}) VALUES ({values})"), needed)
-        connection.execute(sa.text("INSERT INTO run_round (run_id, number, record) VALUES ('r1', 0, '{}')"))
-    engine.dispose()
-    with closing(Database(url)) as database:
-        found = database.read(
-            lambda session: (
-                session.execute(sa.text("SELECT id, journal_offset, owner FROM run")).all(),
-                session.execute(sa.text("SELECT run_id, number FROM run_round")).all(),
-                session.execute(sa.text("PRAGMA foreign_keys")).scalar(),
-                session.execute(sa.text("PRAGMA foreign_key_check")).all(),
-            )
-        )
-    assert found == ([("r1", 7, None)], [("r1", 0)], 1, [])

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.store import Database, RunStore
-from ratchet.store.models import Run
+from ratchet.store.schema import RunRow
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_server_that_goes_away_and_comes_back_costs_one_call_at_most(postgres_
 def test_a_reader_sees_one_moment_and_cannot_write(database):
     store = RunStore(database)
     store.add(RunConfig(), id="a")
-    count = sa.select(sa.func.count()).select_from(Run)
+    count = sa.select(sa.func.count()).select_from(RunRow)
 
     def look(session):
         before = session.scalar(count)
@@ -96,7 +96,7 @@ def test_a_reader_sees_one_moment_and_cannot_write(database):
     assert database.read(look) == (1, 1)
     assert len(store.all()) == 2
     with pytest.raises(Conflict, match="read-only transaction"):
-        database.read(lambda session: session.execute(sa.delete(Run)))
+        database.read(lambda session: session.execute(sa.delete(RunRow)))
 
 
 def test_a_writer_waits_for_the_one_before_it_and_sees_what_that_one_wrote(database):
@@ -105,14 +105,14 @@ def test_a_writer_waits_for_the_one_before_it_and_sees_what_that_one_wrote(datab
     entered, order = threading.Event(), []
 
     def slow(session):
-        session.execute(sa.select(Run.id))  # its turn begins with its first statement
+        session.execute(sa.select(RunRow.id))  # its turn begins with its first statement
         entered.set()
         time.sleep(0.3)
-        session.execute(sa.update(Run).values(attempts=Run.attempts + 1))
+        session.execute(sa.update(RunRow).values(attempts=RunRow.attempts + 1))
         order.append("slow")
 
     def quick(session):
-        order.append(session.scalar(sa.select(Run.attempts)))
+        order.append(session.scalar(sa.select(RunRow.attempts)))
 
     first = threading.Thread(target=database.write, args=(slow,))
     first.start()
@@ -138,11 +138,11 @@ def test_what_another_programs_locks_undid_is_done_again(database, postgres_url)
             if len(attempts) == 2:
                 waiting.join(30)
                 other.commit()
-            session.execute(sa.update(Run).where(Run.id == "a").values(attempts=1))
+            session.execute(sa.update(RunRow).where(RunRow.id == "a").values(attempts=1))
             if len(attempts) == 1:
                 waiting.start()
                 time.sleep(0.3)
-            session.execute(sa.update(Run).where(Run.id == "b").values(attempts=2))
+            session.execute(sa.update(RunRow).where(RunRow.id == "b").values(attempts=2))
 
         database.write(work)
     assert len(attempts) == 2

@@ -1,4 +1,4 @@
-"""Adapters, and what the tables of benchmarks, evaluations, experiments and loops refuse by themselves."""
+"""Adapters, and what the tables of versions, evaluations, experiments and loops refuse by themselves."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,34 +9,24 @@ import sqlalchemy as sa
 from ratchet.config import RunConfig
 from ratchet.store import AdapterStore, Database, RunStore
 from ratchet.store.adapter_rows import NewAdapter, enter
-from ratchet.store.models import (
-    Adapter,
-    Benchmark,
-    Evaluation,
-    Experiment,
-    Loop,
-)
+from ratchet.store.schema import AdapterRow, EvaluationRow, ExperimentRow, LoopRow, VersionRow
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 # One valid row of each table, those that others point to first.
 ROWS = {
-    Adapter: {"id": 1, "run_id": "r1", "base_model": "tiny", "revision": "c0", "sha256": "a" * 64, "folder": "/a", "url": "", "created_at": NOW},
-    Benchmark: {"id": 1, "name": "sums", "source": "built_in", "content_hash": "b" * 64, "harness": {}, "verifier": {}, "score_columns": ["accuracy"], "created_at": NOW},
-    Evaluation: {"run_id": "r1", "benchmark": "sums", "benchmark_hash": "b" * 64, "subject": "adapter", "spec": {}, "scores": None},
-    Experiment: {"id": "x1", "project": "p", "name": "first", "settings": {}, "status": "training", "message": "", "report": None, "created_at": NOW},
-    Loop: {"id": "l1", "project": "p", "name": "on and on", "settings": {}, "status": "training", "message": "", "report": None, "created_at": NOW},
+    AdapterRow: {"id": 1, "run_id": "r1", "base_model": "tiny", "revision": "c0", "sha256": "a" * 64, "folder": "/a", "url": "", "created_at": NOW},
+    VersionRow: {"id": 1, "kind": "benchmark", "name": "sums", "number": 1, "content_hash": "b" * 64, "content": {}, "created_at": NOW},
+    EvaluationRow: {"run_id": "r1", "benchmark": "sums", "benchmark_hash": "b" * 64, "subject": "adapter", "spec": {}, "scores": None},
+    ExperimentRow: {"id": "x1", "project": "p", "name": "first", "settings": {}, "status": "training", "message": "", "report": None, "created_at": NOW},
+    LoopRow: {"id": "l1", "project": "p", "name": "on and on", "settings": {}, "status": "training", "message": "", "report": None, "created_at": NOW},
 }  # fmt: skip
 REFUSED = [
-    (Adapter, {"folder": None}),
-    (Adapter, {"run_id": "nowhere"}),
-    (Benchmark, {"source": "somewhere"}),
-    (Benchmark, {"source": "dataset"}),
-    (Benchmark, {"metric_version_id": 7}),
-    (Evaluation, {"subject": "human"}),
-    (Evaluation, {"run_id": "nowhere"}),
-    (Experiment, {"status": "thinking"}),
-    (Experiment, {"status": "done"}),
-    (Loop, {"status": "thinking"}),
+    (AdapterRow, {"folder": None}),
+    (AdapterRow, {"run_id": "nowhere"}),
+    (VersionRow, {"content_hash": None}),
+    (EvaluationRow, {"run_id": "nowhere"}),
+    (ExperimentRow, {"status": "done"}),
+    (LoopRow, {"status": None}),
 ]
 
 
@@ -56,11 +46,11 @@ def insert(database, rows):
 def test_the_database_itself_refuses_what_cannot_be(database):
     insert(database, ROWS.items())
     fresh = {
-        Adapter: {"id": 2, "run_id": None},
-        Benchmark: {"id": 2, "name": "other"},
-        Evaluation: {"run_id": "r2"},
-        Experiment: {"id": "x2"},
-        Loop: {"id": "l2"},
+        AdapterRow: {"id": 2, "run_id": None},
+        VersionRow: {"id": 2, "name": "other"},
+        EvaluationRow: {"run_id": "r2"},
+        ExperimentRow: {"id": "x2"},
+        LoopRow: {"id": "l2"},
     }
     for table, change in REFUSED:
         with pytest.raises(sa.exc.IntegrityError):
@@ -72,10 +62,11 @@ def test_the_database_itself_refuses_what_cannot_be(database):
 @pytest.mark.parametrize(
     ("table", "change"),
     [
-        (Adapter, {"id": 2}),
-        (Benchmark, {"id": 2}),
-        (Evaluation, {"subject": "base"}),
-        (Loop, {"name": "again"}),
+        (AdapterRow, {"id": 2}),
+        (VersionRow, {"id": 2, "content_hash": "c" * 64}),
+        (VersionRow, {"id": 2, "number": 2}),
+        (EvaluationRow, {"subject": "base"}),
+        (LoopRow, {"name": "again"}),
     ],
 )
 def test_what_there_may_be_once_is_refused_twice(database, table, change):

@@ -11,7 +11,7 @@ from ratchet.config import RunConfig
 from ratchet.errors import Conflict, NotFound
 from ratchet.run.records import Learned, RoundRecord, Seconds, Validation
 from ratchet.store import Database, RunStore
-from ratchet.store.models import Run
+from ratchet.store.schema import RunRow
 
 MONDAY = datetime(2026, 11, 30, 12, tzinfo=UTC)
 CONFIG = RunConfig(project="sums", seed=7)
@@ -228,7 +228,7 @@ def test_settings_of_another_version_hide_no_other_run(database, store, caplog):
     queued(store, "new")
     queued(store, "old")
     later = {**json.loads(CONFIG.model_dump_json()), "config_version": 99}
-    database.write(lambda session: session.execute(sa.update(Run).where(Run.id == "new").values(config=later)))
+    database.write(lambda session: session.execute(sa.update(RunRow).where(RunRow.id == "new").values(config=later)))
     assert [run.id for run in store.all()] == ["old"]
     assert "Run new has settings of another version" in caplog.text
     assert store.claim("here", "cpu", lambda run: True).id == "old"

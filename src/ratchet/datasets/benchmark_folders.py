@@ -6,13 +6,11 @@
 
 The hash is of ``benchmark.json`` without name, description and origin, and that file holds the hash of the questions.
 It is taken of the file as it stands and not of what this version of Ratchet reads in it, so that settings which come
-later make no benchmark another one. A folder is written under another name, synced and renamed, as those of datasets
-are. Only their owner can read them. Worker processes read them too: no database is known here.
+later make no benchmark another one. Worker processes read them too: no database is known here.
 """
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,30 +19,29 @@ from typing import Any
 from pydantic import ValidationError
 
 from ratchet.datasets.canonical import line_of, prompt_of
+from ratchet.datasets.content_folders import changed, place, staging
 from ratchet.datasets.questions import stored_row
-from ratchet.datasets.version_folders import staging
 from ratchet.errors import Conflict, NotFound
 from ratchet.evaluation.benchmark import BenchmarkSpec
-from ratchet.files import disk_full_as_error, ratchet_home, sync_folder, write_atomically
+from ratchet.files import ratchet_home, write_atomically
 from ratchet.run.records import Prompt
 
 # What people call it and where it came from decide nothing that is measured.
 _OUTSIDE_HASH = ("name", "description", "origin")
-_DISK_ADVICE = "Free some space, or set RATCHET_HOME to a folder on another disk."
 
 
 def benchmarks_home() -> Path:
-    """Return the folder of all benchmarks."""
+    """The folder of all benchmarks."""
     return ratchet_home() / "benchmarks"
 
 
 def questions_file(content_hash: str) -> Path:
-    """Return where a benchmark's questions are."""
+    """The file of a benchmark's questions."""
     return benchmarks_home() / content_hash / "questions.jsonl"
 
 
 def written(prompts: Iterable[Prompt]) -> bytes:
-    """Return questions as the file that they are kept in, numbered from 1 on in the order in which they come."""
+    """The bytes of a questions file, numbered from 1 on in the given order."""
     return b"".join(line_of(stored_row(number, prompt)) for number, prompt in enumerate(prompts, start=1))
 
 
@@ -67,25 +64,16 @@ def keep(spec: BenchmarkSpec, questions: bytes) -> str:
         if (target / "benchmark.json").read_bytes() != content:
             write_atomically(target / "benchmark.json", content, private=True)
         return content_hash
-    with staging(benchmarks_home()) as folder, disk_full_as_error(benchmarks_home(), _DISK_ADVICE):
+    with staging(benchmarks_home()) as folder:
         folder.chmod(0o700)
         write_atomically(folder / "questions.jsonl", questions, private=True)
         write_atomically(folder / "benchmark.json", content, private=True)
-        damaged = folder.with_name(f"{folder.name}-damaged")
-        if target.exists():
-            os.rename(target, damaged)
-        try:
-            os.rename(folder, target)
-        except OSError:
-            if not _is_whole(content_hash):  # else another process was first
-                raise
-        shutil.rmtree(damaged, ignore_errors=True)
-        sync_folder(benchmarks_home())
+        place(folder, content_hash, lambda: _is_whole(content_hash))
     return content_hash
 
 
 def read(content_hash: str) -> tuple[BenchmarkSpec, tuple[Prompt, ...]]:
-    """Return a benchmark and its questions, after proving that they are those that were kept.
+    """Read a benchmark and its questions, after proving that they are those that were stored.
 
     Raises:
         NotFound: its folder is not here.
@@ -96,17 +84,17 @@ def read(content_hash: str) -> tuple[BenchmarkSpec, tuple[Prompt, ...]]:
     try:
         content = file.read_bytes()
         if hashlib.sha256(content).hexdigest() != spec.questions_sha256:
-            raise _changed(file)
+            raise changed(file, "benchmark")
         prompts = tuple(prompt_of(json.loads(line)) for line in content.split(b"\n") if line)
     except (OSError, ValueError, KeyError) as error:
-        raise _changed(file) from error
+        raise changed(file, "benchmark") from error
     if len(prompts) != spec.questions:
-        raise _changed(file)
+        raise changed(file, "benchmark")
     return spec, prompts
 
 
 def read_spec(content_hash: str) -> BenchmarkSpec:
-    """Return a benchmark without its questions, which are not looked at.
+    """Read a benchmark without its questions, which are not opened.
 
     Raises:
         NotFound: its folder is not here.
@@ -116,7 +104,7 @@ def read_spec(content_hash: str) -> BenchmarkSpec:
     try:
         given = json.loads(file.read_bytes())
         if _hash_of(given) != content_hash:
-            raise _changed(file)
+            raise changed(file, "benchmark")
         return BenchmarkSpec.model_validate_json(json.dumps(given))
     except FileNotFoundError as error:
         raise NotFound(
@@ -124,7 +112,7 @@ def read_spec(content_hash: str) -> BenchmarkSpec:
             "where it was added."
         ) from error
     except (OSError, ValueError, AttributeError, RecursionError, ValidationError) as error:
-        raise _changed(file) from error
+        raise changed(file, "benchmark") from error
 
 
 def discard(content_hash: str) -> None:
@@ -133,7 +121,7 @@ def discard(content_hash: str) -> None:
 
 
 def _hash_of(given: dict[str, Any]) -> str:
-    """Return the hash of a record as it stands in its file; as of ``BenchmarkSpec.content_hash``."""
+    """The hash of a record as it stands in its file; as of ``BenchmarkSpec.content_hash``."""
     parts = {name: value for name, value in given.items() if name not in _OUTSIDE_HASH}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -144,10 +132,3 @@ def _is_whole(content_hash: str) -> bool:
     except (NotFound, Conflict):
         return False
     return True
-
-
-def _changed(file: Path) -> Conflict:
-    return Conflict(
-        f"{file} is not as it was when the benchmark was added: changed, damaged or removed. Add the same benchmark "
-        "again to bring it back."
-    )

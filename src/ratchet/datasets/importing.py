@@ -15,11 +15,12 @@ from statistics import fmean, median_low
 from typing import Any, BinaryIO
 
 from ratchet.datasets.canonical import Layout, canonical, layout_of, line_of
+from ratchet.datasets.content_folders import staging
 from ratchet.datasets.readers import Table
 from ratchet.datasets.rows import converted
 from ratchet.datasets.splits import Repeats, set_aside
 from ratchet.datasets.tables import SPLITS, Tables, Wanted, hub_commit, is_hub_id, open_tables
-from ratchet.datasets.version_folders import Lengths, Manifest, SplitRecord, keep, split_file, staging, usability
+from ratchet.datasets.version_folders import Lengths, Manifest, SplitRecord, keep, split_file, usability, versions_home
 from ratchet.errors import IncompatibleData
 
 # (what is done, how much of it, of how much): bytes or rows.
@@ -72,7 +73,7 @@ def import_data(
     tables = open_tables(source, settings.wanted)
     aside = _to_set_aside(tables, settings.aside)
     notes: list[str] = []
-    with staging() as folder:
+    with staging(versions_home()) as folder:
         reader = _Reader(settings.columns, on_progress)
         written: dict[str, _Split] = {}
         for split, table in zip(SPLITS, tables, strict=True):

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from ratchet.store.database import Database
-from ratchet.store.models import Adapter
+from ratchet.store.schema import AdapterRow
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class NewAdapter(NamedTuple):
     url: str = ""
 
 
-def enter(session: Session, run: str, new: NewAdapter) -> Adapter:
+def enter(session: Session, run: str, new: NewAdapter) -> AdapterRow:
     """Enter the adapter that a run ended with, in place of the one that it ended with before it was resumed."""
-    adapter = session.scalar(sa.select(Adapter).where(Adapter.run_id == run))
+    adapter = session.scalar(sa.select(AdapterRow).where(AdapterRow.run_id == run))
     if adapter is None:
-        adapter = Adapter(run_id=run)
+        adapter = AdapterRow(run_id=run)
         session.add(adapter)
     if adapter.sha256 != new.sha256:
         adapter.created_at = datetime.now(UTC)
@@ -61,10 +61,10 @@ class AdapterStore:
 
     def all(self) -> list[StoredAdapter]:
         """Return every adapter, that of the run which ended first first."""
-        query = sa.select(Adapter).order_by(Adapter.created_at, Adapter.run_id)
+        query = sa.select(AdapterRow).order_by(AdapterRow.created_at, AdapterRow.run_id)
         return self._database.read(lambda session: [_stored(one) for one in session.scalars(query)])
 
 
-def _stored(row: Adapter) -> StoredAdapter:
+def _stored(row: AdapterRow) -> StoredAdapter:
     folder = None if row.folder is None else Path(row.folder)
     return StoredAdapter(str(row.run_id), row.base_model, row.revision, row.sha256, folder, row.url, row.created_at)

@@ -2,8 +2,8 @@
 
 SQLite in ``RATCHET_HOME/ratchet.db`` unless ``RATCHET_DATABASE`` holds another URL, of a SQLite file or of a
 PostgreSQL database. Several processes may use it at once: readers see one moment of it, writers take their turn. The
-migrations run when a process first uses a database that is behind, as a writer. What differs between the two kinds is
-in ``sqlite.py`` and ``postgres.py``.
+first process that uses a new database makes its tables, and the first that uses one that is behind migrates it, as a
+writer. What differs between the two kinds is in ``sqlite.py`` and ``postgres.py``.
 """
 
 import logging
@@ -23,12 +23,14 @@ from sqlalchemy.orm import Session
 
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.files import ratchet_home
-from ratchet.store import postgres, sqlite
+from ratchet.store import earlier_tables, postgres, sqlite
+from ratchet.store.schema import Base
 
 log = logging.getLogger(__name__)
 
 # The newest migration, so that a database that is up to date is known without loading Alembic; a test compares.
-HEAD = "0004"
+HEAD = "0010"
+_REVISION = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), nullable=False))
 URL_VARIABLE = "RATCHET_DATABASE"
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -39,7 +41,7 @@ Written = TypeVar("Written")
 
 
 def database_url() -> URL:
-    """Return where the database is.
+    """Where the database is.
 
     Raises:
         InvalidSetting: ``RATCHET_DATABASE`` is no URL of a database that Ratchet can use.
@@ -76,7 +78,7 @@ class Database:
         self._engine = self._kind.engine(self._url)
         try:
             with self._faults():
-                self._migrate()
+                self._bring_up_to_date()
         except BaseException:
             self.close()
             raise
@@ -107,7 +109,7 @@ class Database:
                 time.sleep(_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1))
         raise AssertionError("not reached")
 
-    def _migrate(self) -> None:
+    def _bring_up_to_date(self) -> None:
         with self._engine.connect() as connection:
             if _revision(connection) == HEAD:
                 return
@@ -120,8 +122,20 @@ class Database:
             found = _revision(connection)
             if found == HEAD:
                 return
-            _upgrade(connection, found, self.name)
-            log.info("database brought from %s to %s", found or "nothing", HEAD)
+            if found is None:
+                _make_tables(connection)
+            elif found in earlier_tables.REVISIONS:
+                with self._kind.set_aside(connection, self._url) as (source, schema, place):
+                    _make_tables(connection)
+                    earlier_tables.carry_over(source, schema, connection)
+                log.warning(
+                    "The database %s is of an earlier version of Ratchet. Its rows are in new tables now; what it was "
+                    "before is kept in %s.",
+                    self.name,
+                    place,
+                )
+            else:
+                _upgrade(connection, found, self.name)
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
@@ -135,14 +149,20 @@ class Database:
 
 
 def _revision(connection: sa.Connection) -> str | None:
-    """Return which migration the database is at, None for a new one."""
-    if not sa.inspect(connection).has_table("alembic_version"):
+    """The migration that the database is at, None for a new one."""
+    if not sa.inspect(connection).has_table(_REVISION.name):
         return None
-    found: str | None = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
-    return found
+    return connection.execute(sa.select(_REVISION.c.version_num)).scalar()
 
 
-def _upgrade(connection: sa.Connection, found: str | None, name: str) -> None:
+def _make_tables(connection: sa.Connection) -> None:
+    """Make all tables as the newest migration would, without loading Alembic."""
+    Base.metadata.create_all(connection, checkfirst=False)
+    _REVISION.create(connection)
+    connection.execute(sa.insert(_REVISION).values(version_num=HEAD))
+
+
+def _upgrade(connection: sa.Connection, found: str, name: str) -> None:
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -151,7 +171,7 @@ def _upgrade(connection: sa.Connection, found: str | None, name: str) -> None:
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found is not None and found not in known:
+    if found not in known:
         raise Conflict(
             f"The database {name} was written by a newer version of Ratchet (it is at {found}, this one knows up to "
             f"{HEAD}). Upgrade Ratchet, or name another database with {URL_VARIABLE} or RATCHET_HOME."

@@ -1,4 +1,4 @@
-"""Evaluations in the database: what each is of, and what it found. The job that makes one is a run, see ``runs.py``."""
+"""Evaluations in the database: what each is of, and its scores. The job of one is a run, see ``run_rows.py``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from ratchet.store.database import Database
-from ratchet.store.models import Evaluation, Run
+from ratchet.store.schema import EvaluationRow, RunRow
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class StoredEvaluation:
     scores: dict[str, Any] | None
 
 
-def evaluation_row(run: str, spec: Mapping[str, Any]) -> Evaluation:
+def evaluation_row(run: str, spec: Mapping[str, Any]) -> EvaluationRow:
     """Return the row of an evaluation that has just been made; ``spec`` is an ``EvaluationSpec`` as JSON."""
-    return Evaluation(
+    return EvaluationRow(
         run_id=run,
         benchmark=spec["benchmark"],
         benchmark_hash=spec["benchmark_hash"],
@@ -35,7 +35,7 @@ def evaluation_row(run: str, spec: Mapping[str, Any]) -> Evaluation:
 
 def enter_scores(session: Session, run: str, scores: Mapping[str, Any]) -> None:
     """Enter what an evaluation found."""
-    session.execute(sa.update(Evaluation).where(Evaluation.run_id == run).values(scores=dict(scores)))
+    session.execute(sa.update(EvaluationRow).where(EvaluationRow.run_id == run).values(scores=dict(scores)))
 
 
 class EvaluationStore:
@@ -46,13 +46,17 @@ class EvaluationStore:
 
     def all(self, benchmark_hash: str | None = None) -> dict[str, StoredEvaluation]:
         """Return job -> evaluation, oldest first, those on one benchmark if asked."""
-        query = sa.select(Evaluation).join(Run, Run.id == Evaluation.run_id).order_by(Run.created_at, Run.id)
+        query = (
+            sa.select(EvaluationRow)
+            .join(RunRow, RunRow.id == EvaluationRow.run_id)
+            .order_by(RunRow.created_at, RunRow.id)
+        )
         if benchmark_hash is not None:
-            query = query.where(Evaluation.benchmark_hash == benchmark_hash)
+            query = query.where(EvaluationRow.benchmark_hash == benchmark_hash)
         return self._database.read(lambda session: {one.run_id: _stored(one) for one in session.scalars(query)})
 
 
-def _stored(row: Evaluation) -> StoredEvaluation:
+def _stored(row: EvaluationRow) -> StoredEvaluation:
     return StoredEvaluation(
         row.run_id, row.benchmark_hash, dict(row.spec), None if row.scores is None else dict(row.scores)
     )

@@ -7,14 +7,16 @@ import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from ratchet.errors import NotFound
+from ratchet.evaluation.experiment import ExperimentStatus
+from ratchet.evaluation.loop import LoopStatus
 from ratchet.store.database import Database
-from ratchet.store.models import Experiment, Loop
+from ratchet.store.schema import ExperimentRow, LoopRow
 
 _FIELDS = (
     "id",
@@ -31,6 +33,7 @@ _FIELDS = (
 
 
 _LETTERS = {"loop": "l", "experiment": "x"}  # that ids begin with; those of evaluations begin with e
+_STATUSES: dict[str, tuple[str, ...]] = {"loop": get_args(LoopStatus), "experiment": get_args(ExperimentStatus)}
 
 
 @dataclass(frozen=True)
@@ -57,13 +60,14 @@ class PlanStore:
         table: Which of the two.
     """
 
-    def __init__(self, database: Database, table: type[Loop] | type[Experiment]) -> None:
+    def __init__(self, database: Database, table: type[LoopRow] | type[ExperimentRow]) -> None:
         self._database = database
         self._table = table
         self.kind = table.__tablename__
 
     def add(self, settings: Mapping[str, Any], *, name: str, project: str, status: str) -> StoredPlan:
         """Enter a new one and return it."""
+        self._check(status)
         now = datetime.now(UTC)
         plan = f"{_LETTERS[self.kind]}{now:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         fields: dict[str, Any] = {"id": plan, "project": project, "name": name, "settings": dict(settings)}
@@ -94,6 +98,7 @@ class PlanStore:
         Raises:
             NotFound: there is none of this id.
         """
+        self._check(target)
 
         def work(session: Session) -> bool:
             is_from = sa.and_(self._table.id == id, self._table.status.in_(source))
@@ -117,6 +122,10 @@ class PlanStore:
             session.execute(sa.update(self._table).where(self._table.id == id).values(**changes))
 
         self._database.write(work)
+
+    def _check(self, status: str) -> None:
+        if status not in _STATUSES[self.kind]:
+            raise ValueError(f"the status of a {self.kind} cannot be {status!r}")
 
     def _get(self, session: Session, id: str) -> Any:
         found = session.get(self._table, id)

@@ -2,11 +2,13 @@
 
 A reader sees one moment. Writers take turns by an advisory lock that each takes first, for migrations too: what a
 writer has read stays true until it commits, and no two of ours can wait for each other. That costs nothing, since
-writes take milliseconds and only the keeper and few commands write. A writer that is stopped in its turn loses it:
+writes take milliseconds and only the scheduler and few commands write. A writer that is stopped in its turn loses it:
 the server ends its session.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
@@ -38,7 +40,7 @@ _CONNECT_ADVICE = (
 
 
 def is_postgres(url: URL) -> bool:
-    """Tell whether a URL is of a PostgreSQL database; whichever driver it names, ours is used."""
+    """Whether a URL is of a PostgreSQL database; whichever driver it names, ours is used."""
     return url.get_backend_name() in ("postgresql", "postgres")
 
 
@@ -75,7 +77,7 @@ def engine(url: URL) -> sa.Engine:
 
 
 def is_to_try_again(error: DBAPIError) -> bool:
-    """Tell whether a transaction was undone for what other programs did at the same time."""
+    """Whether a transaction was undone because of what other programs did at the same time."""
     return getattr(error.orig, "sqlstate", None) in _AGAIN
 
 
@@ -84,8 +86,22 @@ def rebuilding_tables(connection: sa.Connection) -> AbstractContextManager[None]
     return nullcontext()
 
 
+@contextmanager
+def set_aside(connection: sa.Connection, url: URL) -> Iterator[tuple[sa.Connection, str | None, str]]:
+    """Move all tables into a schema of their own, in the transaction of a writer.
+
+    Yields:
+        The connection to read them with, that schema, and where they are in words.
+    """
+    schema = f"before_{datetime.now():%Y%m%d_%H%M%S}"
+    connection.exec_driver_sql(f"CREATE SCHEMA {schema}")
+    for table in sa.inspect(connection).get_table_names():
+        connection.exec_driver_sql(f'ALTER TABLE "{table}" SET SCHEMA {schema}')
+    yield connection, schema, f"its schema {schema}"
+
+
 def fault(error: DBAPIError, url: URL) -> RatchetError:
-    """Return in words why the database cannot be used. Neither the password nor any value is in it."""
+    """The error to raise where the database cannot be used. Neither the password nor any value is in it."""
     name = shown(url)
     code = getattr(error.orig, "sqlstate", None)
     diagnosis = getattr(error.orig, "diag", None)
@@ -106,7 +122,7 @@ def fault(error: DBAPIError, url: URL) -> RatchetError:
 
 
 def shown(url: URL) -> str:
-    """Return a URL without what may be secret: the password and the parameters behind the question mark."""
+    """A URL without what may be secret: the password and the parameters behind the question mark."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 

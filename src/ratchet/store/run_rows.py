@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -24,7 +24,7 @@ from ratchet.store.adapter_rows import AdapterStore, NewAdapter, enter
 from ratchet.store.database import Database
 from ratchet.store.evaluation_rows import EvaluationStore, enter_scores, evaluation_row
 from ratchet.store.job_rows import PlanStore
-from ratchet.store.models import Experiment, Loop, Run, RunRound
+from ratchet.store.schema import ExperimentRow, LoopRow, RoundRow, RunRow
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,14 @@ class StoredRun:
 
 
 _FIELDS = frozenset(field.name for field in fields(StoredRun))
+# The columns whose words come from a fixed list. It is checked here and not in the database, so that a new word needs
+# no migration.
+_WORDS: dict[str, tuple[str, ...]] = {
+    "kind": get_args(RunKind),
+    "status": get_args(RunStatus),
+    "ending": get_args(Ending),
+    "source_relation": get_args(RunRelation),
+}
 _CHANGEABLE = _FIELDS - {"id", "status"}
 
 
@@ -88,8 +96,8 @@ class RunStore:
         self._database = database
         self.adapters = AdapterStore(database)
         self.evaluations = EvaluationStore(database)
-        self.loops = PlanStore(database, Loop)
-        self.experiments = PlanStore(database, Experiment)
+        self.loops = PlanStore(database, LoopRow)
+        self.experiments = PlanStore(database, ExperimentRow)
 
     def add(
         self,
@@ -121,9 +129,9 @@ class RunStore:
         run = StoredRun(id=id or new_run_id(now), status=status, config=config, **{**defaults, **given})
 
         def work(session: Session) -> None:
-            if session.get(Run, run.id) is not None:
+            if session.get(RunRow, run.id) is not None:
                 raise Conflict(f"Run {run.id} is in the database already.")
-            if run.owner is not None and session.scalar(sa.select(Run.id).where(Run.owner == run.owner)):
+            if run.owner is not None and session.scalar(sa.select(RunRow.id).where(RunRow.owner == run.owner)):
                 raise Conflict(f"The step {run.owner} has been started already.")
             if run.folder is not None and session.scalar(_in_folder(run.folder)) is not None:
                 raise Conflict(f"The database has another run in {run.folder}.")
@@ -131,7 +139,7 @@ class RunStore:
                 _get(session, run.source_run)
             if draft is not None and not _removed(session, draft):
                 raise Conflict(f"Draft {draft} was launched or dropped meanwhile.")
-            session.add(Run(**_columns(_values(run))))
+            session.add(RunRow(**_columns(_values(run))))
             if evaluation is not None:
                 session.flush()
                 session.add(evaluation_row(run.id, evaluation))
@@ -159,17 +167,22 @@ class RunStore:
 
     def all(self, project: str | None = None, statuses: Collection[RunStatus] | None = None) -> list[StoredRun]:
         """Return the runs of a project and in one of these statuses, all for None; oldest first."""
-        query = sa.select(Run).order_by(Run.created_at, Run.id)
+        query = sa.select(RunRow).order_by(RunRow.created_at, RunRow.id)
         if project is not None:
-            query = query.where(Run.project == project)
+            query = query.where(RunRow.project == project)
         if statuses is not None:
-            query = query.where(Run.status.in_(statuses))
+            query = query.where(RunRow.status.in_(statuses))
         return self._read_all(query)
+
+    def folders(self) -> set[Path]:
+        """The folders of all runs, also of those whose settings cannot be read."""
+        query = sa.select(RunRow.folder).where(RunRow.folder.is_not(None))
+        return self._database.read(lambda session: {Path(str(folder)) for folder in session.scalars(query)})
 
     def owned_by(self, owner: str) -> list[StoredRun]:
         """Return the runs that a loop or experiment has started, oldest first; ``owner`` is how its steps begin."""
-        query = sa.select(Run).where(Run.owner.startswith(f"{owner}/", autoescape=True))
-        return self._read_all(query.order_by(Run.created_at, Run.id))
+        query = sa.select(RunRow).where(RunRow.owner.startswith(f"{owner}/", autoescape=True))
+        return self._read_all(query.order_by(RunRow.created_at, RunRow.id))
 
     def move(self, id: str, source: Collection[RunStatus], target: RunStatus, **changes: Any) -> bool:
         """Move a run from one of the statuses ``source`` to ``target``, with other changes; tell whether that was done.
@@ -182,7 +195,7 @@ class RunStore:
         _check_names(changes, _CHANGEABLE)
 
         def work(session: Session) -> bool:
-            is_from = sa.and_(Run.id == id, Run.status.in_(source))
+            is_from = sa.and_(RunRow.id == id, RunRow.status.in_(source))
             return _updated(session, id, is_from, {"status": target, **changes})
 
         return self._database.write(work)
@@ -194,7 +207,7 @@ class RunStore:
             NotFound: there is no such run.
         """
         _check_names(changes, _CHANGEABLE)
-        self._database.write(lambda session: _updated(session, id, Run.id == id, changes))
+        self._database.write(lambda session: _updated(session, id, RunRow.id == id, changes))
 
     def remove_draft(self, id: str) -> bool:
         """Remove a draft; tell whether it was one, and still there."""
@@ -205,7 +218,7 @@ class RunStore:
 
         Of several that claim at once each gets another run. None: nothing that fits is waiting.
         """
-        query = sa.select(Run).where(Run.status == "queued", Run.is_kept).order_by(Run.queued_at, Run.id)
+        query = sa.select(RunRow).where(RunRow.status == "queued", RunRow.is_kept).order_by(RunRow.queued_at, RunRow.id)
         for run in self._read_all(query):
             taken = {"host": host, "slot": slot, "pid": None, "process_started": None}
             if fits(run) and self.move(run.id, ["queued"], "starting", **taken):
@@ -247,11 +260,11 @@ class RunStore:
 
         def work(session: Session) -> bool:
             moved = {} if target is None else {"status": target}
-            is_first = sa.and_(Run.id == id, Run.journal_offset == offset_before)
+            is_first = sa.and_(RunRow.id == id, RunRow.journal_offset == offset_before)
             if not _updated(session, id, is_first, {**changes, **moved, "journal_offset": offset_after}):
                 return False
             for record in records:
-                session.merge(RunRound(run_id=id, number=record.round, record=record.model_dump(mode="json")))
+                session.merge(RoundRow(run_id=id, number=record.round, record=record.model_dump(mode="json")))
             if adapter is not None:
                 enter(session, id, adapter)
             if scores is not None:
@@ -269,12 +282,12 @@ class RunStore:
 
         def work(session: Session) -> list[dict[str, Any]]:
             _get(session, id)
-            query = sa.select(RunRound.record).where(RunRound.run_id == id).order_by(RunRound.number)
+            query = sa.select(RoundRow.record).where(RoundRow.run_id == id).order_by(RoundRow.number)
             return list(session.scalars(query))
 
         return [RoundRecord.model_validate(record) for record in self._database.read(work)]
 
-    def _read_all(self, query: sa.Select[Run]) -> list[StoredRun]:
+    def _read_all(self, query: sa.Select[RunRow]) -> list[StoredRun]:
         return self._database.read(lambda session: _readable(session.scalars(query).all()))
 
 
@@ -289,21 +302,21 @@ def _updated(session: Session, id: str, where: sa.ColumnElement[bool], changes: 
     Raises:
         NotFound: there is no such run.
     """
-    done = cast(sa.CursorResult[Any], session.execute(sa.update(Run).where(where).values(**_columns(changes))))
+    done = cast(sa.CursorResult[Any], session.execute(sa.update(RunRow).where(where).values(**_columns(changes))))
     if done.rowcount == 0:
         _get(session, id)
     return done.rowcount == 1
 
 
-def _get(session: Session, id: str) -> Run:
-    found = session.get(Run, id)
+def _get(session: Session, id: str) -> RunRow:
+    found = session.get(RunRow, id)
     if found is None:
         raise NotFound(f"There is no run {id} in the database.")
     return found
 
 
-def _in_folder(path: Path) -> sa.Select[Run]:
-    return sa.select(Run).where(Run.folder == str(path))
+def _in_folder(path: Path) -> sa.Select[RunRow]:
+    return sa.select(RunRow).where(RunRow.folder == str(path))
 
 
 def _values(run: StoredRun) -> dict[str, Any]:
@@ -311,8 +324,15 @@ def _values(run: StoredRun) -> dict[str, Any]:
 
 
 def _columns(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a run as their columns hold them."""
+    """Fields of a run as their columns hold them.
+
+    Raises:
+        ValueError: one holds a word that is not of its list.
+    """
     columns = dict(values)
+    for name in _WORDS.keys() & columns.keys():
+        if columns[name] is not None and columns[name] not in _WORDS[name]:
+            raise ValueError(f"a run's {name} cannot be {columns[name]!r}")
     if "config" in columns:
         columns["config"] = columns["config"].model_dump(mode="json")
     if columns.get("folder") is not None:
@@ -320,7 +340,7 @@ def _columns(values: Mapping[str, Any]) -> dict[str, Any]:
     return columns
 
 
-def _stored(row: Run) -> StoredRun:
+def _stored(row: RunRow) -> StoredRun:
     values = {name: getattr(row, name) for name in _FIELDS}
     try:
         # Through text: the settings are strict, and take a list for a tuple only where they know that it was JSON.
@@ -331,7 +351,7 @@ def _stored(row: Run) -> StoredRun:
     return StoredRun(**values)
 
 
-def _readable(rows: Sequence[Run]) -> list[StoredRun]:
+def _readable(rows: Sequence[RunRow]) -> list[StoredRun]:
     found = []
     for row in rows:
         try:
@@ -343,5 +363,5 @@ def _readable(rows: Sequence[Run]) -> list[StoredRun]:
 
 def _removed(session: Session, draft: str) -> bool:
     """Remove a draft; tell whether it was one, and still there."""
-    is_draft = sa.and_(Run.id == draft, Run.status == "draft")
-    return cast(sa.CursorResult[Any], session.execute(sa.delete(Run).where(is_draft))).rowcount == 1
+    is_draft = sa.and_(RunRow.id == draft, RunRow.status == "draft")
+    return cast(sa.CursorResult[Any], session.execute(sa.delete(RunRow).where(is_draft))).rowcount == 1

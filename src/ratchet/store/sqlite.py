@@ -2,7 +2,8 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,44 @@ def rebuilding_tables(connection: sa.Connection) -> Iterator[None]:
         driver.execute("PRAGMA foreign_keys=ON").close()
 
 
+@contextmanager
+def set_aside(connection: sa.Connection, url: URL) -> Iterator[tuple[sa.Connection, str | None, str]]:
+    """Copy the file beside itself and drop its tables, in the transaction of a writer.
+
+    Yields:
+        A connection to the copy, the schema of the tables in it (the usual one), and where it is. What fails in the
+        block removes the copy.
+
+    Raises:
+        Conflict: the copy cannot be written.
+    """
+    file = Path(url.database or "")
+    copy = file.with_name(f"{file.name}.before-{datetime.now():%Y%m%d-%H%M%S}")
+    earlier = sa.create_engine(URL.create("sqlite", database=str(copy)))
+    try:
+        try:
+            # Through another connection, which sees what was committed; nobody else writes during our transaction.
+            with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
+                copy.chmod(file.stat().st_mode & 0o777)
+                source.backup(target)
+        except (sqlite3.Error, OSError) as error:
+            raise Conflict(
+                f"The database {file} is of an earlier version of Ratchet and could not be copied to {copy} ({error}), "
+                "so it was left as it is. Correct that and try again."
+            ) from error
+        for table in sa.inspect(connection).get_table_names():
+            connection.exec_driver_sql(f'DROP TABLE "{table}"')
+        with earlier.connect() as opened:
+            yield opened, None, str(copy)
+    except BaseException:
+        copy.unlink(missing_ok=True)
+        raise
+    finally:
+        earlier.dispose()
+
+
 def fault(error: DBAPIError, url: URL) -> RatchetError:
-    """Return in words why the database cannot be used."""
+    """The error to raise where the database cannot be used."""
     name = url.render_as_string()
     if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
         return DiskFull(f"The disk that holds the database {name} is full. Free some space.")

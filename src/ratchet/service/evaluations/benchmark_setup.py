@@ -33,7 +33,7 @@ from ratchet.service.verification.user_metrics import with_source
 from ratchet.verifiers import make_verifier, takes_function
 
 if TYPE_CHECKING:
-    from ratchet.store.benchmark_rows import BenchmarkEntry, Version
+    from ratchet.store.version_rows import BenchmarkEntry, Version
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def create_benchmark(setup: BenchmarkSetup) -> AddedBenchmark:
 
 def _kept(spec: BenchmarkSpec, content: bytes, dataset: "Version | None", notes: tuple[str, ...]) -> AddedBenchmark:
     from ratchet.store import Database
-    from ratchet.store.benchmark_rows import BenchmarkEntry, BenchmarkStore
+    from ratchet.store.version_rows import BenchmarkEntry, BenchmarkStore
 
     with closing(Database()) as database:
         store = BenchmarkStore(database)
@@ -202,7 +202,7 @@ def _with_kept_metric(verifier: VerifierSettings, file: Path, name: str) -> Veri
 
 def _kept_metric(verifier: VerifierSettings) -> "Version | None":
     """The version of a metric that a verifier is, None where it is none or brings a source of its own."""
-    from ratchet.store.benchmark_rows import Version
+    from ratchet.store.version_rows import Version
 
     if not isinstance(verifier, CustomVerifier) or not verifier.metric:
         return None

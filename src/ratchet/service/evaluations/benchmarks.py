@@ -36,7 +36,7 @@ from ratchet.service.evaluations.benchmark_setup import StoredBenchmark as Store
 from ratchet.service.verification.user_metrics import source_of
 
 if TYPE_CHECKING:
-    from ratchet.store.benchmark_rows import BenchmarkEntry
+    from ratchet.store.version_rows import BenchmarkEntry
 
 # Settings of Math Pairs that a benchmark has; a benchmark's problems are never trained on, so it has no others.
 MATH_PAIRS_SETTINGS = ("pairs", "smallest", "largest", "seed", "heldout")
@@ -105,7 +105,7 @@ def add_dataset(
         Conflict: the name is taken, or the same benchmark has another one.
         MetricRefused, SandboxUnavailable: the verifier's metric cannot be used.
     """
-    from ratchet.store.benchmark_rows import Version
+    from ratchet.store.version_rows import Version
 
     _refuse_built_in(name)
     if verifier is None:
@@ -252,8 +252,8 @@ def remove(name: str) -> bool:
         NotFound: there is none of that name.
     """
     from ratchet.store import Database
-    from ratchet.store.benchmark_rows import BenchmarkStore
     from ratchet.store.evaluation_rows import EvaluationStore
+    from ratchet.store.version_rows import BenchmarkStore
 
     with closing(Database()) as database:
         entry = BenchmarkStore(database).remove(name)
@@ -268,7 +268,7 @@ def kept_benchmarks() -> "list[BenchmarkEntry]":
     if not any(benchmark_folders.benchmarks_home().glob("[!.]*")):
         return []
     from ratchet.store import Database
-    from ratchet.store.benchmark_rows import BenchmarkStore
+    from ratchet.store.version_rows import BenchmarkStore
 
     with closing(Database()) as database:
         return BenchmarkStore(database).all()

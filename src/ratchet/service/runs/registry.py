@@ -162,7 +162,7 @@ def find_with_row(store: "RunStore", run_or_folder: str) -> "tuple[RunFolder, St
 
 def all_runs(store: "RunStore", project: str | None = None) -> "list[StoredRun]":
     """All runs that are still in their folders, and drafts, oldest first, brought up to date."""
-    known = {run.folder for run in store.all()}
+    known = store.folders()
     for place in sorted((ratchet_home() / "runs").glob("*/run.json")):
         if place.parent.resolve() not in known:
             with _named_in_log():

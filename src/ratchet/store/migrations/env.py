@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from ratchet.store.models import Base
+from ratchet.store.schema import Base
 
 context.configure(
     connection=context.config.attributes["connection"],
