@@ -18,22 +18,22 @@ FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PATH_SHOWN = 200
 OUT_ADVICE = "Choose another --out."
 _DISK_ADVICE = (
-    "Free some space, or give another folder with --out; a run that stopped here goes on with ratchet resume."
+    "Free some space, or give another folder with --out; a run that stopped here can be resumed: ratchet resume."
 )
 
 
 def ratchet_home() -> Path:
-    """Return the folder of everything that is not in a run folder of the user's choice: ``RATCHET_HOME``."""
+    """The folder of everything that is not in a run folder of the user's choice: ``RATCHET_HOME``."""
     return expanded(os.environ.get("RATCHET_HOME") or platformdirs.user_data_dir("ratchet"))
 
 
 def expanded(path: str | Path) -> Path:
-    """Return a path with ~ replaced by the home folder; one of an unknown user is left as it is."""
+    """A path with ~ replaced by the home folder; one of an unknown user is left as it is."""
     return Path(os.path.expanduser(path))
 
 
 def models_home() -> Path:
-    """Return the folder of converted models."""
+    """The folder of converted models."""
     return ratchet_home() / "models"
 
 
@@ -97,7 +97,7 @@ def unusable_as_error(path: Path, advice: str) -> Iterator[None]:
 
 
 def resolved(path: Path, advice: str = OUT_ADVICE) -> Path:
-    """Return a place for runs without links and ~.
+    """A place for runs without links and ~.
 
     Raises:
         Conflict: there can be no such place.

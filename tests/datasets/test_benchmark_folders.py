@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ratchet.config import FinalNumberVerifier, StructuredJsonVerifier, WorkedExample
 from ratchet.datasets import benchmark_folders
-from ratchet.datasets.reference_sets import Benchmark, texts
+from ratchet.datasets.reference_sets import ReferenceSet, texts
 from ratchet.errors import Conflict, NotFound
 from ratchet.evaluation.benchmark import BenchmarkSpec, Harness
 from ratchet.run.records import Prompt
@@ -52,7 +52,10 @@ def test_what_was_kept_is_read_back_numbered_from_1(kept):
     assert [prompt.id for prompt in prompts] == [1, 2]
     for read, one in zip(prompts, PROMPTS, strict=True):
         assert (read.messages, read.ground_truth, read.extras) == (one.messages, one.ground_truth, one.extras)
-    assert [row.text for row in texts(Benchmark("b", benchmark_folders.questions_file(kept)))] == ["a\u2028b\rc", "ß?"]
+    assert [row.text for row in texts(ReferenceSet("b", benchmark_folders.questions_file(kept)))] == [
+        "a\u2028b\rc",
+        "ß?",
+    ]
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])

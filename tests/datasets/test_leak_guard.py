@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.datasets.leak_guard import NEAR_JACCARD, Leaks, Pair, RowText, canonical, find_leaks, jaccard
+from ratchet.datasets.leak_guard import NEAR_JACCARD, Leak, Leaks, RowText, canonical, find_leaks, jaccard
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in ("n", "r", "sk", "lt")]
 GSM8K = Path(__file__).parents[3] / "shared/data/gsm8k"
@@ -28,7 +28,7 @@ def find(train, validation=(), test=(), benchmarks=()):
 
 
 def are_equal(one, other):
-    return find([one], [other]).exact == (Pair("training", 1, "validation", 1),)
+    return find([one], [other]).exact == (Leak("training", 1, "validation", 1),)
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_every_kind_of_pair_is_named_by_split_and_number():
         [rows("bench", three, words(12, 11), two.title()), rows("other", words(12, 10))],
     )
     assert found.exact == (
-        Pair("training", 1, "validation", 2),
-        Pair("training", 2, "test", 1),
-        Pair("training", 2, "bench", 3),  # the test row that is in it too is no leak
-        Pair("validation", 1, "other", 1),
+        Leak("training", 1, "validation", 2),
+        Leak("training", 2, "test", 1),
+        Leak("training", 2, "bench", 3),  # the test row that is in it too is no leak
+        Leak("validation", 1, "other", 1),
     )
     assert found.near == ()
 
@@ -114,14 +114,14 @@ def replaced(text, place):
 def test_one_word_changed_in_forty_is_nearly_the_same():
     # 38 shingles each, 3 of them with the changed word: 35 shared of 41 in all, 0.854.
     text = words(40, 0)
-    assert find([text], test=[replaced(text, 20)]).near == (Pair("training", 1, "test", 1),)
+    assert find([text], test=[replaced(text, 20)]).near == (Leak("training", 1, "test", 1),)
 
 
 def test_a_sentence_that_was_added_is_nearly_the_same():
     # 38 shingles of 50: 0.76.
     text = words(40, 1)
     found = find([f"{text}. {words(12, 2)}."], benchmarks=[rows("bench", words(40, 3), text)])
-    assert found == Leaks((), (Pair("training", 1, "bench", 2),), {})
+    assert found == Leaks((), (Leak("training", 1, "bench", 2),), {})
 
 
 def test_the_threshold_is_where_it_is_said_to_be():
@@ -144,7 +144,7 @@ def test_rows_of_one_split_are_not_compared_with_one_another_nor_test_rows_with_
     assert find([text, replaced(text, 9)], [words(40, 7)]).near == ()
     assert find([words(40, 8)], test=[text], benchmarks=[rows("bench", replaced(text, 9))]).near == ()
     found = find([words(40, 8)], [text], benchmarks=[rows("bench", replaced(text, 9))])
-    assert found.near == (Pair("validation", 1, "bench", 1),)
+    assert found.near == (Leak("validation", 1, "bench", 1),)
 
 
 def test_exactly_equal_rows_are_not_told_a_second_time():
@@ -157,7 +157,7 @@ def test_exactly_equal_rows_are_not_told_a_second_time():
 
 def test_a_repeated_row_is_told_once():
     text = words(40, 10)
-    assert find([text, text.upper()], test=[replaced(text, 9)]).near == (Pair("training", 1, "test", 1),)
+    assert find([text, text.upper()], test=[replaced(text, 9)]).near == (Leak("training", 1, "test", 1),)
 
 
 # --- what all rows have in common ------------------------------------------------------------------------------------
@@ -189,11 +189,11 @@ def test_around_equal_questions_it_hides_nothing():
     found = find(train, [words(7, 90)], benchmarks=[rows("bench", *bench)])
     assert found.exact == ()  # one row of validation without the instruction: it is not common to the whole set
     found = find(train, [f"{PREAMBLE} {words(7, 90)} {ENDING}"], benchmarks=[rows("bench", *bench)])
-    assert found.exact == (Pair("training", 1, "bench", 2),)
+    assert found.exact == (Leak("training", 1, "bench", 2),)
     long = words(40, 91)
     train[0] = f"{PREAMBLE} {long} {ENDING}"
     found = find(train, benchmarks=[rows("bench", replaced(long, 3), *bench)])
-    assert found.near == (Pair("training", 1, "bench", 1),)
+    assert found.near == (Leak("training", 1, "bench", 1),)
 
 
 def test_a_few_words_left_without_the_instruction_are_no_evidence():
@@ -204,7 +204,7 @@ def test_a_few_words_left_without_the_instruction_are_no_evidence():
 def test_rows_that_are_all_the_same_are_repeats_and_have_nothing_in_common():
     text = words(40, 0)
     found = find([text] * 30, [text])
-    assert found.exact == (Pair("training", 1, "validation", 1),)
+    assert found.exact == (Leak("training", 1, "validation", 1),)
     assert found.repeats == {"training": 29}
 
 
@@ -264,6 +264,6 @@ def test_gsm8k_raises_no_false_alarm():
     )
     planted = replaced(test[7], 5)
     found = find([*train, planted, test[9].upper()], benchmarks=[rows("GSM8K test", *test)])
-    assert found.exact == (Pair("training", len(train) + 2, "GSM8K test", 10),)
-    assert found.near == (Pair("training", len(train) + 1, "GSM8K test", 8),)
+    assert found.exact == (Leak("training", len(train) + 2, "GSM8K test", 10),)
+    assert found.near == (Leak("training", len(train) + 1, "GSM8K test", 8),)
     assert found.repeats == {}

@@ -10,8 +10,8 @@ import pytest
 import ratchet
 from ratchet.config import PromptSettings
 from ratchet.config.config_text import build
-from ratchet.datasets.harness import offered_tools
-from ratchet.datasets.reference_sets import Benchmark
+from ratchet.datasets.dataset import offered_tools
+from ratchet.datasets.reference_sets import ReferenceSet
 from ratchet.datasets.tokens import open_encoder
 from ratchet.engine.prepare import prepare
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, ModelUnavailable, NotReady
@@ -315,7 +315,7 @@ def asks(*texts):
 
 
 def benchmark(tmp_path, *rows, name="bench"):
-    return Benchmark(name, write(tmp_path / f"{name}.bench", rows))
+    return ReferenceSet(name, write(tmp_path / f"{name}.bench", rows))
 
 
 def test_rows_that_stand_in_a_benchmark_too_refuse_the_run(tmp_path, report_of):
@@ -390,7 +390,7 @@ def test_math_pairs_are_compared_with_what_was_asked_for(tmp_path, report_of):
     data = {"source": "math_pairs", "prompts": 8, "heldout": 8}
     config = build({"data": data, "rl": {"max_answer_tokens": 16, "validation_prompts": 4}})
     first = report_of(config).rows.dataset.train[0].messages[0]["content"]
-    bench = Benchmark("bench", write(tmp_path / "bench.jsonl", asks(first)), is_asked_for=True)
+    bench = ReferenceSet("bench", write(tmp_path / "bench.jsonl", asks(first)), is_asked_for=True)
     assert "training row" in str(report_of(config, benchmarks=[bench]).faults[0])
     assert report_of(config, benchmarks=[bench._replace(is_asked_for=False)]).faults == ()
 
@@ -401,16 +401,16 @@ def test_math_pairs_are_compared_with_what_was_asked_for(tmp_path, report_of):
 def test_a_benchmark_file_that_holds_no_questions_is_a_fault(content, tmp_path, report_of):
     file = tmp_path / "bench.jsonl"
     file.write_bytes(content)
-    report = report_of(config_of(tmp_path), benchmarks=[Benchmark("bench", file, is_asked_for=True)])
+    report = report_of(config_of(tmp_path), benchmarks=[ReferenceSet("bench", file, is_asked_for=True)])
     assert kinds(report) == [IncompatibleData]
     assert str(file) in str(report.faults[0])
-    missing = [Benchmark("bench", tmp_path / "none.jsonl", is_asked_for=True)]
+    missing = [ReferenceSet("bench", tmp_path / "none.jsonl", is_asked_for=True)]
     missing = report_of(config_of(tmp_path), benchmarks=missing)
     assert "No such file" in str(missing.faults[0])
 
 
 def test_a_file_that_nobody_asked_for_stops_no_run(tmp_path, report_of):
-    damaged = Benchmark("test of another dataset", tmp_path / "none.jsonl")
+    damaged = ReferenceSet("test of another dataset", tmp_path / "none.jsonl")
     config = config_of(tmp_path, asks("alpha?", "beta?"), asks("delta?"))
     report = report_of(config, own_test=damaged, benchmarks=[damaged, benchmark(tmp_path, *asks("alpha"))])
     assert sum("could not be compared with test of another dataset rows" in one for one in report.warnings) == 2

@@ -38,6 +38,10 @@ def earlier(each_database):
             if statement.strip():
                 connection.exec_driver_sql(statement.replace("%", "%%"))
     yield engine
+    with engine.begin() as connection:  # of a database that is lent again
+        for schema in sa.inspect(connection).get_schema_names():
+            if schema.startswith("before_"):
+                connection.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")
     engine.dispose()
 
 
@@ -93,8 +97,6 @@ def test_what_it_was_is_kept_beside_it(earlier, caplog):
         [schema] = [name for name in sa.inspect(earlier).get_schema_names() if name.startswith("before_")]
         assert rows(earlier, schema) == before
         assert f"kept in its schema {schema}" in caplog.text
-        with earlier.begin() as connection:
-            connection.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")
         return
     [copy] = ratchet_home().glob("ratchet.db.before-*")
     assert f"kept in {copy}" in caplog.text

@@ -117,9 +117,6 @@ def test_the_same_id_or_folder_twice_and_a_source_that_is_not_there_are_refused(
 @pytest.mark.parametrize(
     "broken",
     [
-        {"status": "paused"},
-        {"kind": "half"},
-        {"ending": "bored"},
         {"source_relation": "retry"},
         {"status": "queued", "folder": None},
     ],
@@ -128,6 +125,16 @@ def test_the_same_id_or_folder_twice_and_a_source_that_is_not_there_are_refused(
 def test_the_database_itself_refuses_what_no_run_can_be(store, broken):
     with pytest.raises(sa.exc.IntegrityError):
         store.add(CONFIG, **broken)
+
+
+@pytest.mark.parametrize("name", ["status", "kind", "ending", "source_relation"])
+def test_a_word_that_is_not_of_its_list_is_refused_before_anything_is_written(store, name):
+    with pytest.raises(ValueError, match=f"a run's {name} cannot be 'bored'"):
+        store.add(CONFIG, **{name: "bored"})
+    run = store.add(CONFIG)
+    with pytest.raises(ValueError, match=f"a run's {name} cannot be 'bored'"):
+        store.ingest(run.id, 0, 9, [], **({"target": "bored"} if name == "status" else {name: "bored"}))
+    assert store.all() == [run]
 
 
 def test_what_is_no_field_of_a_run_is_our_own_mistake(store):
@@ -218,7 +225,7 @@ def test_a_piece_of_the_journal_is_taken_in_once_and_whole(store):
 def test_what_breaks_half_way_through_leaves_nothing_behind(store):
     queued(store, "a")
     with pytest.raises(sa.exc.IntegrityError):
-        store.ingest("a", 0, 900, [record(0)], "training", ending="bored")
+        store.ingest("a", 0, 900, [record(0)], "training", source_relation="retry")
     with pytest.raises(AttributeError):
         store.ingest("a", 0, 900, [record(0), None], "training")
     assert (store.get("a").journal_offset, store.get("a").status, store.records("a")) == (0, "queued", [])

@@ -1,7 +1,6 @@
 """Rows of any source as prompts: generated, from files or from a hub. Knows no model, verifier or tokenizer."""
 
-from ratchet.datasets.dataset import Dataset
-from ratchet.datasets.harness import conversation, worked_examples
+from ratchet.datasets.dataset import Dataset, conversation, worked_examples
 from ratchet.datasets.sources import load
 from ratchet.datasets.stream import PromptStream
 

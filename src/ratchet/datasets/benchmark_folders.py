@@ -5,8 +5,8 @@
       questions.jsonl         the questions as ``canonical.py`` has rows, in the order in which they are asked
 
 The hash is of ``benchmark.json`` without name, description and origin, and that file holds the hash of the questions.
-It is taken of the file as it stands and not of what this version of Ratchet reads in it, so that settings which come
-later make no benchmark another one. Worker processes read them too: no database is known here.
+It is taken of the file itself and not of what this version of Ratchet reads in it, so that settings added later do not
+change it. Worker processes read them too: no database is known here.
 """
 
 import hashlib
@@ -121,7 +121,7 @@ def discard(content_hash: str) -> None:
 
 
 def _hash_of(given: dict[str, Any]) -> str:
-    """The hash of a record as it stands in its file; as of ``BenchmarkSpec.content_hash``."""
+    """The hash of a record as its file has it; as of ``BenchmarkSpec.content_hash``."""
     parts = {name: value for name, value in given.items() if name not in _OUTSIDE_HASH}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

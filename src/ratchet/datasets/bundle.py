@@ -58,7 +58,7 @@ class BundleFile(Settings):
         description: A sentence for people.
         data: File of questions, relative to this one.
         columns: Our column -> the file's, such as prompt: question. ``completion`` is a whole right answer.
-        harness: System prompt and worked examples.
+        harness: System prompt and few-shot examples.
         verifier: As in the settings of a run; of the kind custom where ``metric`` is given, or left out then.
         metric: File of a metric, relative to this one.
         reward: As in the settings of a run; its form is what the column format counts.
@@ -98,7 +98,7 @@ class Bundle:
 
 
 def is_bundle(path: Path) -> bool:
-    """Tell whether a path is meant as a bundle: a .zip, or a folder with benchmark.yaml."""
+    """Whether a path is meant as a bundle: a .zip, or a folder with benchmark.yaml."""
     path = expanded(path)
     return path.suffix.lower() == ".zip" or (path / FILE).is_file() or path.name == FILE
 
@@ -155,13 +155,13 @@ def _file(path: Path) -> BundleFile:
 
 
 def _refuse_aliases(path: Path) -> None:
-    """Refuse YAML's references: a few lines of them stand for more text than any memory holds."""
+    """Refuse YAML's references: a few lines of them expand to more text than any memory holds."""
     try:
         has_any = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(path.read_text(encoding="utf-8-sig")))
     except (yaml.YAMLError, ValueError, RecursionError):
         return  # reading it says what is wrong
     if has_any:
-        raise _wrong("it has YAML references (*name). Write out what they stand for")
+        raise _wrong("it has YAML references (*name). Write out the text they refer to")
 
 
 def _as_json(content: Mapping[str, Any]) -> str:
@@ -172,7 +172,7 @@ def _as_json(content: Mapping[str, Any]) -> str:
 
 
 def _sentence(finding: dict[str, Any]) -> str:
-    """Say what is wrong with one key; a text may be a question or an answer and is not shown."""
+    """What is wrong with one key; a text may be a question or an answer and is not shown."""
     key = ".".join(f"entry {part + 1}" if isinstance(part, int) else str(part) for part in finding["loc"])
     known = BundleFile.model_fields if len(finding["loc"]) == 1 else BundleHarness.model_fields
     if finding["type"] == "extra_forbidden":
@@ -185,7 +185,7 @@ def _sentence(finding: dict[str, Any]) -> str:
 
 
 def _checking(file: BundleFile) -> tuple[VerifierSettings, RewardSettings]:
-    """Return how answers are checked. Name and source of the bundle's own metric are left to whoever keeps it."""
+    """The verifier of a bundle. Name and source of its own metric are left to whoever stores it."""
     given = dict(file.verifier or {})
     if file.metric is not None:
         given.setdefault("kind", "custom")
@@ -204,7 +204,7 @@ def _checking(file: BundleFile) -> tuple[VerifierSettings, RewardSettings]:
 
 
 def _inside(folder: Path, given: str, key: str) -> Path:
-    """Return a file of a bundle by its path in it.
+    """A file of a bundle by its path in it.
 
     Raises:
         InvalidSetting: the path leads out of the folder, by itself or by a link.
@@ -281,7 +281,7 @@ def _unpacked(archive: Path, opened: zipfile.ZipFile, member: zipfile.ZipInfo, t
 
 
 def _root(archive: Path, folder: Path) -> Path:
-    """Return where benchmark.yaml is: at the top, or in the one folder that was packed."""
+    """The path of benchmark.yaml: at the top, or in the one folder that was packed."""
     if (folder / FILE).is_file():
         return folder
     inner = [one for one in folder.iterdir() if one.is_dir() and one.name != _NOT_QUESTIONS]

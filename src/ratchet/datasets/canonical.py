@@ -34,7 +34,7 @@ _MOST_NAMES_SHOWN = 30
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """How a source's rows are read: the format, and for each of our columns what the source calls it."""
 
     format: Format
@@ -48,7 +48,7 @@ class Layout:
         return tuple((target, self.columns.get(target, target)) for target in targets)
 
 
-def layout_of(row: Mapping[str, Any], mapped: Mapping[str, str], name: str) -> Layout:
+def layout_of(row: Mapping[str, Any], mapped: Mapping[str, str], name: str) -> RowLayout:
     """Find out from a table's first row how its rows are read.
 
     Args:
@@ -75,7 +75,7 @@ def layout_of(row: Mapping[str, Any], mapped: Mapping[str, str], name: str) -> L
         required = [target for target in needed if not (target == "ground_truth" and has_tests)]
         if all(_value(row, found[target]) is not None for target in required):
             kept = (*needed, *(extra for extra in (*columns.EXTRA_COLUMNS, "completion") if extra in mapped))
-            return Layout(kind, {target: found[target] for target in kept if _value(row, found[target]) is not None})
+            return RowLayout(kind, {target: found[target] for target in kept if _value(row, found[target]) is not None})
     raise IncompatibleData(
         f"{name} begins with a row that has neither messages, nor prompt and ground_truth (or answer, solution, "
         f"completion), nor prompt, chosen and rejected. {_names(row)} Say which is which, such as "
@@ -83,8 +83,8 @@ def layout_of(row: Mapping[str, Any], mapped: Mapping[str, str], name: str) -> L
     )
 
 
-def canonical(layout: Layout, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row in the stored form.
+def canonical(layout: RowLayout, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row in the stored form.
 
     Raises:
         BadRow: it cannot be used.
@@ -99,7 +99,7 @@ def canonical(layout: Layout, number: int, row: Mapping[str, Any]) -> dict[str, 
 
 
 def line_of(stored: Mapping[str, Any]) -> bytes:
-    """Return a stored row as the one line that it is written as, whatever order its keys came in.
+    """The line that a stored row is written as, whatever the order of its keys.
 
     Raises:
         BadRow: an optional column holds what JSON has not.
@@ -113,7 +113,7 @@ def line_of(stored: Mapping[str, Any]) -> bytes:
 
 
 def prompt_of(stored: Mapping[str, Any], kind: Format = "prompt") -> Prompt:
-    """Return the prompt that a stored row is; preference pairs are asked for what was chosen.
+    """The prompt of a stored row, and the answers of a preference pair.
 
     Its version's format says whether the ground truth is a whole answer to learn from.
     """
@@ -142,14 +142,14 @@ def _exchange(kind: Format, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _completion(own: Mapping[str, Any], prompt: tuple[Message, ...]) -> dict[str, str]:
-    """Return the whole answer of a row that has one: text, or the messages of an exchange. Flags and such are none."""
+    """The whole answer of a row that has one: text, or the messages of an exchange. Flags and such are none."""
     if not own.get("completion") or not isinstance(own["completion"], str | list):
         return {}
     return {"completion": columns.reply(own, "completion", prompt).strip()}
 
 
 def _as_text(own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the columns with a ground truth that is a list of any kind as JSON text too."""
+    """The columns with a ground truth that is a list of any kind as JSON text too."""
     truth = own.get("ground_truth")
     if not isinstance(truth, list) or not truth:
         return own
@@ -157,7 +157,7 @@ def _as_text(own: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _value(row: Mapping[str, Any], name: str) -> Any:
-    """Return a column's value, also that of a dotted name in an object, such as reward_model.ground_truth."""
+    """A column's value, also that of a dotted name in an object, such as reward_model.ground_truth."""
     if name in row or "." not in name:
         return row.get(name)
     value: Any = row
@@ -166,7 +166,7 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _in_source_words(reason: str, layout: Layout) -> str:
+def _in_source_words(reason: str, layout: RowLayout) -> str:
     """Name a column as the source does."""
     for target, name in layout.columns.items():
         if f"the column {target} " in reason and target != name:

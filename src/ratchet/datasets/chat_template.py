@@ -35,7 +35,7 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, is_asked: bool = True
     ) -> str:
-        """Return the text of a conversation, up to where the answer begins if one is asked for; may fail in any way."""
+        """The text of a conversation, up to where the answer begins if one is asked for; may fail in any way."""
         # Copies: messages are shared between rows, and a template is not trusted to leave them alone.
         turns = [dict(message) for message in messages]
         offered = copy.deepcopy(list(tools)) if tools else None
@@ -67,7 +67,7 @@ class _Dict:
         return dict(*args, **kwargs)
 
     def fromkeys(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        """Return a dictionary with these keys."""
+        """A dictionary with these keys."""
         return dict.fromkeys(*args, **kwargs)
 
 

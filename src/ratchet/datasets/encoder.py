@@ -29,7 +29,7 @@ _PROBE_TOOL = {
 
 
 def own_first(own: int | None, end_ids: Collection[int]) -> tuple[int, ...]:
-    """Return the ids that end an answer in a fixed order, the tokenizer's own before those of the model's settings."""
+    """The ids that end an answer in a fixed order, the tokenizer's own before those of the model's settings."""
     return (*(() if own is None else (own,)), *sorted(set(end_ids) - {own}))
 
 
@@ -85,7 +85,7 @@ class PromptEncoder:
         self.reasons = "<think>" in (template or "") and not opening.rstrip().endswith("</think>")
 
     def encode(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> tuple[int, ...]:
-        """Return the token ids of a conversation up to where the answer begins.
+        """The token ids of a conversation up to where the answer begins.
 
         ``tools`` are the row's own, as the OpenAI API takes them; a template that knows no tools is given none.
 
@@ -105,7 +105,7 @@ class PromptEncoder:
         return ids
 
     def encode_answer(self, messages: Sequence[Message], answer: str) -> tuple[int, ...]:
-        """Return the token ids of an answer to a conversation, as the model would have to write them after ``encode``.
+        """The token ids of an answer to a conversation, as the model would have to write them after ``encode``.
 
         What the template writes for the answer's turn, up to the token that ends it. Where the template writes the turn
         otherwise once it is there than where it is asked for, or never ends it, the answer stands as it is, with the
@@ -130,7 +130,7 @@ class PromptEncoder:
         return ids + self._end_ids[:1]
 
     def _turns(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages, a system message moved into the first user turn for templates that refuse it."""
+        """The messages, a system message moved into the first user turn for templates that refuse it."""
         if self._takes_system or messages[0]["role"] != "system":
             return list(messages)
         system, first, *rest = messages

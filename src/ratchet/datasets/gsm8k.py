@@ -1,8 +1,8 @@
 """GSM8K: school problems in words, with the columns question and answer.
 
-The ground truth is what follows the last ``####`` of the answer, without thousands separators. What stands before is
+The ground truth is what follows the last ``####`` of the answer, without thousands separators. What precedes it is
 the demonstration, in the form that is asked for; the dataset's notes for a calculator (``<<48/2=24>>``), which are not
-meant to be read, are left out. The worked examples are our own and not taken from the dataset.
+meant to be read, are left out. The few-shot examples are our own and not taken from the dataset.
 """
 
 import re
@@ -11,8 +11,7 @@ from typing import Any
 
 from ratchet.config import FormatKind, Gsm8kData, WorkedExample
 from ratchet.datasets import row_columns
-from ratchet.datasets.answer_form import in_form, tags_request
-from ratchet.datasets.dataset import Dataset
+from ratchet.datasets.dataset import Dataset, in_form, tags_request
 from ratchet.datasets.readers import BadRow
 from ratchet.datasets.splits import read_splits
 from ratchet.run.records import Prompt
@@ -99,7 +98,7 @@ def load(data: Gsm8kData, *, validation_prompts: int, format_kind: FormatKind) -
 
 
 def instruction(format_kind: FormatKind) -> str:
-    """Return the default system prompt."""
+    """The default system prompt."""
     if format_kind == "tags":
         return f"Solve the problem. {tags_request('the final number')}"
     if format_kind == "boxed":
@@ -108,7 +107,7 @@ def instruction(format_kind: FormatKind) -> str:
 
 
 def prompt(number: int, row: Mapping[str, Any], format_kind: FormatKind) -> Prompt:
-    """Return a row as a prompt, its demonstration in the form that is asked for.
+    """A row as a prompt, its demonstration in the form that is asked for.
 
     Raises:
         BadRow: it cannot be used.

@@ -9,8 +9,7 @@ import difflib
 from typing import Any
 
 from ratchet.config import FormatKind, ReasoningGymData
-from ratchet.datasets.answer_form import tags_request
-from ratchet.datasets.dataset import Dataset
+from ratchet.datasets.dataset import Dataset, tags_request
 from ratchet.datasets.splits import without_leaks, without_repeats
 from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.run.records import Prompt

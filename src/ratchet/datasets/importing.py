@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, median_low
 from typing import Any, BinaryIO
 
-from ratchet.datasets.canonical import Layout, canonical, layout_of, line_of
+from ratchet.datasets.canonical import RowLayout, canonical, layout_of, line_of
 from ratchet.datasets.content_folders import staging
 from ratchet.datasets.readers import Table
 from ratchet.datasets.rows import converted
@@ -49,7 +49,7 @@ class Imported:
     """A version on disk. ``seed`` is None where nothing was drawn by it; ``notes`` are sentences for the user."""
 
     content_hash: str
-    layout: Layout
+    layout: RowLayout
     origin: str
     rows: Mapping[str, int]
     seed: int | None
@@ -97,7 +97,7 @@ def import_data(
 
 
 def _pinned(source: str, settings: ImportSettings) -> tuple[ImportSettings, str]:
-    """Return the settings with the commit that a hub dataset is read at, and a text that says what was read."""
+    """The settings with the commit that a hub dataset is read at, and a text that says what was read."""
     wanted = settings.wanted
     if not is_hub_id(source):
         return settings, os.path.abspath(os.path.expanduser(source))
@@ -108,7 +108,7 @@ def _pinned(source: str, settings: ImportSettings) -> tuple[ImportSettings, str]
 
 
 def _to_set_aside(tables: Tables, asked: Sequence[str]) -> list[str]:
-    """Return which splits are drawn from train."""
+    """The splits that are drawn from train."""
     given = [split for split, table in zip(SPLITS, tables, strict=True) if table is not None]
     for split in asked:
         if split in given:
@@ -140,7 +140,7 @@ class _Reader:
     """Turns tables into files of stored rows. All tables of a source have the layout of its first row."""
 
     def __init__(self, columns: Mapping[str, str], on_progress: OnProgress) -> None:
-        self.layout: Layout | None = None
+        self.layout: RowLayout | None = None
         self._columns = columns
         self._on_progress = on_progress
 

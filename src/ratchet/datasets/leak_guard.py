@@ -2,7 +2,7 @@
 
 It compares texts, and knows nothing of where they come from; rows are named by split and number, never by content.
 
-Exact: equal but for case, white space, unicode normal forms, and punctuation that ends a word. Near: texts of 30 words
+Exact: equal but for case, whitespace, unicode normal forms, and punctuation that ends a word. Near: texts of 30 words
 or more whose sets of three-word shingles have a Jaccard index (shared by all) of at least 0.7. MinHash (Broder 1997,
 "On the resemblance and containment of documents", section 4) with locality-sensitive hashing (Leskovec, Rajaraman and
 Ullman, "Mining of Massive Datasets", section 3.4) proposes the pairs, and every proposed pair is then counted out, so
@@ -58,7 +58,7 @@ class RowText(NamedTuple):
     text: str
 
 
-class Pair(NamedTuple):
+class Leak(NamedTuple):
     """Two rows of different splits; the first is the one in the data to train on."""
 
     split: str
@@ -71,8 +71,8 @@ class Pair(NamedTuple):
 class Leaks:
     """What was found. ``repeats`` counts, for each split, rows whose text an earlier row of that split has."""
 
-    exact: tuple[Pair, ...]
-    near: tuple[Pair, ...]
+    exact: tuple[Leak, ...]
+    near: tuple[Leak, ...]
     repeats: dict[str, int]
 
 
@@ -84,7 +84,7 @@ def find_leaks(
 ) -> Leaks:
     """Compare the splits of a dataset with one another, and those a run reads with benchmarks.
 
-    The first row of each text in each split stands for its repeats. The same rows give the same findings.
+    The first row of each text in each split represents its repeats. The same rows give the same findings.
 
     Args:
         data: The rows of all splits, those of a split together.
@@ -100,26 +100,26 @@ def find_leaks(
 
 
 def row_keys(rows: Iterable[RowText]) -> set[bytes]:
-    """Return what the rows of one source are known by, without their texts: hashes of KEY_BYTES bytes."""
+    """Keys of one source's rows without their texts: hashes of KEY_BYTES bytes."""
     source = _Source.of(rows)
     return {key for place in range(len(source.rows)) for key in source.keys(place)}
 
 
 def equal_rows(keys: Set[bytes], rows: Iterable[RowText]) -> list[int]:
-    """Return the numbers of the rows that are equal to one of another source, of which only the keys are there."""
+    """The numbers of the rows that are equal to one of another source, of which only the keys are there."""
     source = _Source.of(rows)
     return [row.number for place, row in enumerate(source.rows) if not keys.isdisjoint(source.keys(place))]
 
 
 def canonical(text: str) -> str:
-    """Return a text without what does not count: case, spacing, unicode forms, punctuation at the ends of words."""
+    """A text without what does not count: case, spacing, unicode forms, punctuation at the ends of words."""
     if not text.isascii():
         text = _plain_forms(text)
     return " ".join(_MARKS.sub(_inside_words, text.casefold()).split())
 
 
 def _inside_words(marks: re.Match[str]) -> str:
-    """Return what remains of a run of punctuation: all of it inside a word, at its ends what formulas are made of.
+    """What remains of a run of punctuation: all of it inside a word, at its ends the signs of formulas.
 
     Factorials (5!) and ratios (3 : 4) keep their marks.
     """
@@ -134,7 +134,7 @@ def _inside_words(marks: re.Match[str]) -> str:
 
 
 def jaccard(one: set[str], other: set[str]) -> float:
-    """Return the share of all members of two sets that both have; 0 for two empty ones."""
+    """The share of all members of two sets that both have; 0 for two empty ones."""
     return len(one & other) / len(one | other) if one or other else 0.0
 
 
@@ -159,11 +159,11 @@ class _Source:
         return cls(kept, texts, head, tail, _common_shingles(distinct))
 
     def own(self, place: int) -> str:
-        """Return a row's text without the common ends."""
+        """A row's text without the common ends."""
         return f"{self.texts[place]} ".removeprefix(self.head).rstrip().removesuffix(self.tail)
 
     def keys(self, place: int) -> list[bytes]:
-        """Return what equal texts have in common: of the whole text, and of what is its own if that says enough."""
+        """Keys that equal texts share: of the whole text, and of its own part if that is long enough."""
         text, own = self.texts[place], self.own(place)
         keys = [_key(text)]
         if own != text and own.count(" ") >= _OWN_WORDS - 1:
@@ -171,15 +171,15 @@ class _Source:
         return keys
 
     def shingles(self, place: int) -> list[str]:
-        """Return the shingles of a row's own text, none where it is too short to be compared by them."""
+        """The shingles of a row's own text, none where it is too short to be compared by them."""
         own = [one for one in _shingles(self.own(place)) if one not in self.common]
         return own if len(own) > NEAR_WORDS - SHINGLE_WORDS else []
 
 
-def _exact(source: _Source, others: list[_Source], unshared: Sequence[str]) -> tuple[list[Pair], set[int]]:
-    """Return the pairs that are equal, and the places of rows that repeat an earlier one of their split."""
+def _exact(source: _Source, others: list[_Source], unshared: Sequence[str]) -> tuple[list[Leak], set[int]]:
+    """The pairs that are equal, and the places of rows that repeat an earlier one of their split."""
     first: dict[bytes, RowText] = {}
-    pairs: list[Pair] = []
+    pairs: list[Leak] = []
     repeated: set[int] = set()
     for place, row in enumerate(source.rows):
         keys = source.keys(place)
@@ -189,18 +189,18 @@ def _exact(source: _Source, others: list[_Source], unshared: Sequence[str]) -> t
         if found is not None and found.split == row.split:
             repeated.add(place)
         elif found is not None:
-            pairs.append(Pair(found.split, found.number, row.split, row.number))
+            pairs.append(Leak(found.split, found.number, row.split, row.number))
     for other in others:
         for place, row in enumerate(other.rows):
             found = next((first[key] for key in other.keys(place) if key in first), None)
             if found is not None and found.split in unshared:
-                pairs.append(Pair(found.split, found.number, row.split, row.number))
+                pairs.append(Leak(found.split, found.number, row.split, row.number))
     return pairs, repeated
 
 
 def _near(
-    source: _Source, others: list[_Source], unshared: Sequence[str], exact: set[Pair], repeated: set[int]
-) -> Iterator[Pair]:
+    source: _Source, others: list[_Source], unshared: Sequence[str], exact: set[Leak], repeated: set[int]
+) -> Iterator[Leak]:
     """Yield pairs that are nearly equal, in the order of the rows."""
     # What is held: all splits but the large one. Each row of a split to train on is then looked up among them.
     held = [(source, place) for place, row in enumerate(source.rows) if row.split != unshared[0]]
@@ -217,7 +217,7 @@ def _near(
             other, place = held[candidate]
             if other.texts[place] == text or (other is source and other.rows[place].split == row.split):
                 continue
-            found = Pair(row.split, row.number, other.rows[place].split, other.rows[place].number)
+            found = Leak(row.split, row.number, other.rows[place].split, other.rows[place].number)
             if found not in exact and jaccard(shingles, set(other.shingles(place))) >= NEAR_JACCARD:
                 yield found
 
@@ -231,7 +231,7 @@ def _sketches(shingles: Iterable[list[str]]) -> Iterator[tuple[int, "rensa.RMinH
 
 
 def _key(text: str) -> bytes:
-    """Return a hash of a canonical text: 16 bytes, so that two of a million texts meet by chance never."""
+    """A hash of a canonical text: 16 bytes, so that no two of a million texts collide."""
     return blake2b(_LOOSE_SPACE.sub("", text).encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
 
 
@@ -241,7 +241,7 @@ def _shingles(text: str) -> list[str]:
 
 
 def _common_ends(texts: Sequence[str]) -> tuple[str, str]:
-    """Return the whole words with which all texts begin, and those with which they end."""
+    """The whole words with which all texts begin, and those with which they end."""
     head, tail = f"{texts[0]} ", f" {texts[0]}"
     for text in texts:
         while head and not f"{text} ".startswith(head):
@@ -259,7 +259,7 @@ def _common_shingles(texts: Sequence[str]) -> frozenset[str]:
 
 
 def _plain_forms(text: str) -> str:
-    """Return a text in one unicode form, with plain quotes and dashes and nothing invisible.
+    """A text in one unicode form, with plain quotes and dashes and nothing invisible.
 
     NFKC, but for what would change a formula: x² is not x2, ½ not 1/2.
     """

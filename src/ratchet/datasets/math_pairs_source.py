@@ -4,7 +4,7 @@ Two problems are of the same class when they differ only in the order within pai
 disjoint as sets of classes, so no validation or held-out problem is a training problem in disguise. Where the
 classes are few enough to list they are dealt in exact shares (60 percent train, 15 validation, 25 held-out). A larger
 space is never listed: problems are drawn at random and a hash of the class says which split they belong to. A few
-classes of the train share become the worked examples and are used nowhere else.
+classes of the train share become the few-shot examples and are used nowhere else.
 
 Only ``random.Random`` seeded by text is used: its streams are the same on every machine.
 """
@@ -19,8 +19,7 @@ from math import comb, factorial, prod
 from typing import Literal, NamedTuple
 
 from ratchet.config import FormatKind, MathPairsData, WorkedExample
-from ratchet.datasets.answer_form import in_form, tags_request
-from ratchet.datasets.dataset import Dataset
+from ratchet.datasets.dataset import Dataset, in_form, tags_request
 from ratchet.errors import InvalidSetting
 from ratchet.run.records import Prompt
 
@@ -41,7 +40,7 @@ _LETTERS: dict[str, _Split] = {"T": "train", "V": "validation", "H": "heldout"}
 
 
 class _Texts(NamedTuple):
-    """The chosen problems as text, per split, and those of the worked examples."""
+    """The chosen problems as text, per split, and those of the few-shot examples."""
 
     train: list[str]
     validation: list[str]
@@ -70,21 +69,21 @@ def load(data: MathPairsData, *, validation_prompts: int, format_kind: FormatKin
 
 
 def solve(text: str) -> int | None:
-    """Return the product of the sums, or None if the text is no Math Pairs problem."""
+    """The product of the sums, or None if the text is no Math Pairs problem."""
     pairs = _read(text)
     return None if pairs is None else prod(sum(pair) for pair in pairs)
 
 
 def problem_class(text: str) -> ProblemClass | None:
-    """Return what all reorderings of a problem have in common, or None if the text is no Math Pairs problem."""
+    """The class that all reorderings of a problem share, or None if the text is no Math Pairs problem."""
     pairs = _read(text)
     return None if pairs is None else _class_of(pairs)
 
 
 def unused_problems(data: MathPairsData, validation_prompts: int) -> list[str]:
-    """Return every problem, in all its orderings, whose class none of the three splits uses, in rising order.
+    """Every problem, in all its orderings, whose class none of the three splits uses, in rising order.
 
-    The worked examples count as unused: they are in no split.
+    The few-shot examples count as unused: they are in no split.
 
     Raises:
         ValueError: the classes are too many to list.
@@ -97,13 +96,13 @@ def unused_problems(data: MathPairsData, validation_prompts: int) -> list[str]:
 
 
 def class_count(data: MathPairsData) -> int:
-    """Return the number of classes: multisets of pairs, each pair a multiset of two numbers."""
+    """The number of classes: multisets of pairs, each pair a multiset of two numbers."""
     numbers = data.largest - data.smallest + 1
     return comb(comb(numbers + 1, 2) + data.pairs - 1, data.pairs)
 
 
 def instruction(format_kind: FormatKind) -> str:
-    """Return the default system prompt."""
+    """The default system prompt."""
     task = "Work out the value of the expression: add the two numbers in each pair of brackets"
     task += ", then multiply the sums one after another."
     if format_kind == "tags":
@@ -159,7 +158,7 @@ def _deal(data: MathPairsData, validation_prompts: int) -> _Texts:
 
 
 def _shares(data: MathPairsData) -> dict[_Split, list[ProblemClass]]:
-    """Return the classes of each split, in random order.
+    """The classes of each split, in random order.
 
     Classes are dealt in turn from those with few orderings to those with many, so that the shares hold as much of
     all problems as of all classes, and the same mix of them. The seed decides among classes alike in this.
@@ -177,7 +176,7 @@ def _shares(data: MathPairsData) -> dict[_Split, list[ProblemClass]]:
 
 
 def _write_out(classes: list[ProblemClass], limit: int, rng: random.Random) -> list[str]:
-    """Return up to ``limit`` distinct problems: one random ordering of each class, then a second of each, ..."""
+    """Up to ``limit`` distinct problems: one random ordering of each class, then a second of each, ..."""
     texts: list[str] = []
     seen: set[str] = set()
     done = 0  # orderings written of every class that is still in ``classes``
@@ -191,7 +190,7 @@ def _write_out(classes: list[ProblemClass], limit: int, rng: random.Random) -> l
 
 
 def _new_ordering(one: ProblemClass, seen: Collection[str], rng: random.Random) -> str:
-    """Return a random ordering that is not among ``seen``; there must be one."""
+    """A random ordering that is not among ``seen``; there must be one."""
     while True:
         pairs = [pair if rng.random() < 0.5 else pair[::-1] for pair in one]
         rng.shuffle(pairs)
@@ -244,7 +243,7 @@ def _orderings(one: ProblemClass) -> list[ProblemClass]:
 
 
 def _ordering_count(one: ProblemClass) -> int:
-    """Return ``len(_orderings(one))`` without listing them.
+    """``len(_orderings(one))`` without listing them.
 
     The places of the pairs (a multinomial, since equal pairs are alike) times two ways to write each pair of unequal
     numbers, at each of its places.
@@ -266,7 +265,7 @@ def _class_of(pairs: Collection[Pair]) -> ProblemClass:
 
 
 def _read(text: str) -> ProblemClass | None:
-    """Return the pairs in the order in which they stand, or None if the text is no problem."""
+    """The pairs in the order of the text, or None if it is no problem."""
     if _PROBLEM.fullmatch(text.strip()) is None:
         return None
     numbers = [int(digits) for digits in re.findall("[0-9]+", text)]

@@ -1,6 +1,6 @@
 """Math problems whose answer is an expression: boxed (prompt, ground_truth) and DeepMath (prompt, solution).
 
-Neither brings worked examples.
+Neither brings few-shot examples.
 """
 
 from collections.abc import Mapping
@@ -8,8 +8,7 @@ from typing import Any
 
 from ratchet.config import BoxedData, DeepMathData, FormatKind
 from ratchet.datasets import row_columns
-from ratchet.datasets.answer_form import tags_request
-from ratchet.datasets.dataset import Dataset
+from ratchet.datasets.dataset import Dataset, tags_request
 from ratchet.datasets.splits import read_splits
 from ratchet.run.records import Prompt
 
@@ -44,7 +43,7 @@ def load(data: BoxedData | DeepMathData, *, validation_prompts: int, format_kind
 
 
 def instruction(format_kind: FormatKind) -> str:
-    """Return the default system prompt, which asks for a box whatever the form."""
+    """The default system prompt, which asks for a box whatever the form."""
     if format_kind == "tags":
         return "Solve the problem. " + tags_request("the final answer in \\boxed{}")
     return "Solve the problem step by step and give the final answer inside \\boxed{}."

@@ -15,7 +15,7 @@ from typing import Any
 
 from ratchet.config import MathPairsData
 from ratchet.datasets import gsm8k, math_pairs_source, row_columns
-from ratchet.datasets.canonical import Layout, canonical, layout_of, line_of, prompt_of
+from ratchet.datasets.canonical import RowLayout, canonical, layout_of, line_of, prompt_of
 from ratchet.datasets.readers import Table
 from ratchet.datasets.rows import converted
 from ratchet.datasets.tables import Wanted, hub_commit, is_hub_id, open_tables
@@ -47,7 +47,7 @@ class Questions:
 
 
 def of_dataset(content_hash: str, origin: str) -> Questions:
-    """Return the test rows of a dataset's version.
+    """The test rows of a dataset's version.
 
     Raises:
         IncompatibleData: it has none.
@@ -63,7 +63,7 @@ def of_dataset(content_hash: str, origin: str) -> Questions:
 
 
 def of_math_pairs(data: MathPairsData) -> Questions:
-    """Return the held-out problems, those that a run with the same numbers and seed keeps apart.
+    """The held-out problems, those that a run with the same numbers and seed sets aside.
 
     Raises:
         InvalidSetting: none were asked for, or the numbers make too few problems.
@@ -75,12 +75,12 @@ def of_math_pairs(data: MathPairsData) -> Questions:
 
 
 def math_pairs_origin(data: MathPairsData) -> str:
-    """Return what Math Pairs problems are made of, in words."""
+    """Settings of Math Pairs problems, in words."""
     return f"math_pairs: {data.pairs} pairs of numbers from {data.smallest} to {data.largest}, seed {data.seed}"
 
 
 def of_gsm8k(path: str = GSM8K, revision: str | None = None) -> Questions:
-    """Return the test rows of GSM8K: a hub id, a folder with test.jsonl, or one file.
+    """The test rows of GSM8K: a hub id, a folder with test.jsonl, or one file.
 
     Raises:
         IncompatibleData: they are not there, or some cannot be used.
@@ -89,12 +89,12 @@ def of_gsm8k(path: str = GSM8K, revision: str | None = None) -> Questions:
 
 
 def of_math_500(path: str = MATH_500, revision: str | None = None) -> Questions:
-    """Return the problems of MATH-500, likewise; columns problem, answer and, as difficulty, level."""
+    """The problems of MATH-500, likewise; columns problem, answer and, as difficulty, level."""
     return _of_path(path, revision, _math_prompt)
 
 
 def of_table(table: Table, mapped: Mapping[str, str], origin: str) -> Questions:
-    """Return the rows of a table as questions.
+    """The rows of a table as questions.
 
     Args:
         table: To be gone through once.
@@ -105,7 +105,7 @@ def of_table(table: Table, mapped: Mapping[str, str], origin: str) -> Questions:
         IncompatibleData: rows cannot be used, named by number.
         InvalidSetting: something is mapped to what is no column of ours.
     """
-    layout: Layout | None = None
+    layout: RowLayout | None = None
 
     def convert(number: int, row: Mapping[str, Any]) -> Prompt:
         nonlocal layout
@@ -118,7 +118,7 @@ def of_table(table: Table, mapped: Mapping[str, str], origin: str) -> Questions:
 
 
 def stored_row(number: int, prompt: Prompt) -> dict[str, Any]:
-    """Return a question in the form that rows are stored in, by its number in the benchmark."""
+    """A question in the form that rows are stored in, by its number in the benchmark."""
     return {
         "row": number,
         "prompt": list(prompt.messages),
@@ -141,7 +141,7 @@ def _of_path(path: str, revision: str | None, convert: Convert) -> Questions:
 
 
 def absolute(path: str) -> str:
-    """Return a local path as origins have it."""
+    """A local path as origins have it."""
     return os.path.abspath(os.path.expanduser(path))
 
 
@@ -158,7 +158,7 @@ def _math_prompt(number: int, row: Mapping[str, Any]) -> Prompt:
 
 
 def _with_difficulty(prompts: tuple[Prompt, ...]) -> tuple[tuple[Prompt, ...], DifficultyKind]:
-    """Return the prompts with difficulties that are all numbers or all words, and which.
+    """The prompts with difficulties that are all numbers or all words, and which.
 
     What is neither number nor text is no difficulty that could be sorted into bands: it is left out of all rows.
     """
@@ -175,7 +175,7 @@ def _with_difficulty(prompts: tuple[Prompt, ...]) -> tuple[tuple[Prompt, ...], D
 
 
 def _as_number(value: str | int | float) -> float | None:
-    """Return a finite number, also one in a text as CSV has it."""
+    """A finite number, also one in a text as CSV has it."""
     try:
         number = float(value)
     except (ValueError, OverflowError):

@@ -45,7 +45,7 @@ class Table:
 
 
 def table(files: list[Path]) -> Table:
-    """Return the rows of a file, or of the files that a split is cut into; the suffix says how they are read."""
+    """The rows of a file, or of the files that a split is cut into; the suffix says how they are read."""
     suffix = files[0].suffix.lower()
     name = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
 
@@ -129,7 +129,7 @@ def _csv_row(names: list[str], fields: list[str]) -> Raw:
 
 
 def _with_messages(field: str) -> Any:
-    """Return a field's text, or the messages that it holds as JSON."""
+    """A field's text, or the messages that it holds as JSON."""
     if not field.lstrip().startswith("[") or '"role"' not in field:
         return field
     try:

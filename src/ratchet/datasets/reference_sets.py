@@ -16,36 +16,36 @@ from ratchet.errors import IncompatibleData
 QUESTION_COLUMNS = ("prompt", "messages", "question", "problem")
 
 
-class Benchmark(NamedTuple):
+class ReferenceSet(NamedTuple):
     """Rows to score on: a JSONL file, what messages call it, and whether the user asked for just this file.
 
-    ``is_kept`` tells whether it is a benchmark of the user's (``ratchet bench list``), not a split of a dataset.
+    ``is_benchmark``: whether it is a stored benchmark (``ratchet bench list``) and not a split of a dataset.
     """
 
     name: str
     file: Path
     is_asked_for: bool = False
-    is_kept: bool = False
+    is_benchmark: bool = False
 
 
-def texts(benchmark: Benchmark) -> Iterator[RowText]:
+def texts(reference: ReferenceSet) -> Iterator[RowText]:
     """Yield the text of each row, numbered as in the source it was made from, else by its place from 1 on.
 
     Raises:
         IncompatibleData: the file cannot be read, or a row has no question.
     """
     try:
-        with benchmark.file.open(encoding="utf-8-sig", newline="\n") as lines:
+        with reference.file.open(encoding="utf-8-sig", newline="\n") as lines:
             for number, line in enumerate((line for line in lines if line.strip()), start=1):
-                yield _row(benchmark, number, line)
+                yield _row(reference, number, line)
     except OSError as error:
-        raise IncompatibleData(f"{benchmark.file} cannot be read: {error.strerror}. Check the path.") from error
+        raise IncompatibleData(f"{reference.file} cannot be read: {error.strerror}. Check the path.") from error
     except UnicodeDecodeError as error:
-        raise IncompatibleData(f"{benchmark.file} is not UTF-8 text.") from error
+        raise IncompatibleData(f"{reference.file} is not UTF-8 text.") from error
 
 
 def text_of(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return the text by which the leak guard knows a conversation: its last user turn.
+    """The text by which the leak guard knows a conversation: its last user turn.
 
     A short turn after others, such as "And why?", says nothing by itself: the turns before it are part of it then.
     """
@@ -58,7 +58,7 @@ def text_of(messages: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(str(one["content"]) for one in messages[: users[-1] + 1] if one["role"] != "system")
 
 
-def _row(benchmark: Benchmark, number: int, line: str) -> RowText:
+def _row(reference: ReferenceSet, number: int, line: str) -> RowText:
     try:
         row = json.loads(line)
         asked = next(row[column] for column in QUESTION_COLUMNS if row.get(column))
@@ -67,7 +67,7 @@ def _row(benchmark: Benchmark, number: int, line: str) -> RowText:
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError, StopIteration):
         columns = ", ".join(QUESTION_COLUMNS)
         raise IncompatibleData(
-            f"Row {number} of {benchmark.file} holds no question: it is to be a JSON object with one of the columns "
+            f"Row {number} of {reference.file} has no question. Each row is a JSON object with one of the columns "
             f"{columns}."
         ) from None
-    return RowText(benchmark.name, given if isinstance(given, int) else number, text)
+    return RowText(reference.name, given if isinstance(given, int) else number, text)

@@ -19,7 +19,7 @@ _ROLES = ("system", "user", "assistant")
 
 
 def text(row: Mapping[str, Any], column: str) -> str:
-    """Return a column's text as it stands, which must be there and not blank."""
+    """A column's text unchanged; it must be there and not blank."""
     value = _present(row, column)
     if not isinstance(value, str):
         raise BadRow(f"the column {column} is not text")
@@ -27,7 +27,7 @@ def text(row: Mapping[str, Any], column: str) -> str:
 
 
 def ground_truth(row: Mapping[str, Any], column: str) -> str:
-    """Return a ground truth as text without space around it; a number is taken as it is written, objects as JSON.
+    """A ground truth as text without space around it; a number is taken as it is written, objects as JSON.
 
     A row with tests needs none, since those say what is right; it is empty then, which verifiers that compare
     with one refuse.
@@ -49,7 +49,7 @@ def ground_truth(row: Mapping[str, Any], column: str) -> str:
 
 
 def messages(row: Mapping[str, Any], column: str) -> tuple[Message, ...]:
-    """Return a conversation that ends with a user turn; plain text is a single user turn."""
+    """A conversation that ends with a user turn; plain text is a single user turn."""
     refuse_images(row)
     value = _present(row, column)
     if isinstance(value, str):
@@ -60,7 +60,7 @@ def messages(row: Mapping[str, Any], column: str) -> tuple[Message, ...]:
 
 
 def exchange(row: Mapping[str, Any], column: str) -> tuple[tuple[Message, ...], str]:
-    """Return a conversation that ends with an assistant turn as what comes before that turn, and its text."""
+    """A conversation that ends with an assistant turn as what comes before that turn, and its text."""
     refuse_images(row)
     value = _present(row, column)
     if isinstance(value, str):
@@ -73,7 +73,7 @@ def exchange(row: Mapping[str, Any], column: str) -> tuple[tuple[Message, ...], 
 
 
 def reply(row: Mapping[str, Any], column: str, prompt: tuple[Message, ...]) -> str:
-    """Return an assistant's text: plain, or the last message of a list that holds nothing but the prompt before it."""
+    """An assistant's text: plain, or the last message of a list that holds nothing but the prompt before it."""
     value = _present(row, column)
     if isinstance(value, str):
         return _checked(value, f"the column {column}")
@@ -95,7 +95,7 @@ def refuse_images(row: Mapping[str, Any]) -> None:
 
 
 def conversation(value: list[Any], column: str, where: str = "") -> tuple[Message, ...]:
-    """Return messages that end with a user turn; an empty system message is left out."""
+    """Messages that end with a user turn; an empty system message is left out."""
     turns = tuple(turn for turn in map(_message, value) if turn["content"])
     if not turns or turns[-1]["role"] != "user":
         raise BadRow(f"the column {column} does not end with a user message {where}".rstrip())
@@ -105,7 +105,7 @@ def conversation(value: list[Any], column: str, where: str = "") -> tuple[Messag
 
 
 def extras(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the optional columns that the row has; a tool or schema that is JSON text is read."""
+    """The optional columns that the row has; a tool or schema that is JSON text is read."""
     found = {column: row[column] for column in EXTRA_COLUMNS if row.get(column) is not None}
     for column in _STRUCTURED:
         value = found.get(column)
@@ -115,7 +115,7 @@ def extras(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def json_text(value: Any, column: str) -> str:
-    """Return what a column holds as JSON text, as verifiers read it."""
+    """A column's JSON text, as verifiers read it."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -123,7 +123,7 @@ def json_text(value: Any, column: str) -> str:
 
 
 def from_json(text: str, column: str) -> Any:
-    """Return what a column's text holds as JSON."""
+    """Parse a column's text as JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -31,7 +31,7 @@ class BadRows:
             self._first.append((number, reason))
 
     def named(self) -> str:
-        """Say which rows are bad, gathered by reason, and how many more there are."""
+        """List bad rows by reason, and count those left out of the list."""
         by_reason: dict[str, list[int]] = {}
         for number, reason in self._first:
             by_reason.setdefault(reason, []).append(number)
@@ -69,7 +69,7 @@ def converted(table: Table, convert: Callable[[int, Row], Converted]) -> Iterato
 
 
 def decoded(raw: bytes | Row | BadRow) -> Row:
-    """Return what a table yielded as a row.
+    """Decode what a table yielded as a row.
 
     Raises:
         BadRow: it is none.

@@ -41,7 +41,7 @@ class Repeats:
         self._contradictions = 0
 
     def is_first(self, messages: Sequence[Message], ground_truth: str) -> bool:
-        """Tell whether no earlier prompt was the same but for case and spacing."""
+        """Whether no earlier prompt was the same but for case and spacing."""
         before, truth = len(self._truths), hash(ground_truth)
         earlier = self._truths.setdefault(key(messages), truth)
         is_first = len(self._truths) > before
@@ -50,7 +50,7 @@ class Repeats:
         return is_first
 
     def notes(self) -> list[str]:
-        """Say how many repeats were left out, if any."""
+        """A note on how many repeats were left out, if any."""
         if not self._repeats:
             return []
         note = f"{_rows(self._repeats)} left out because an earlier row has the same prompt"
@@ -60,7 +60,7 @@ class Repeats:
 
 
 def key(messages: Sequence[Message]) -> bytes:
-    """Return what duplicates have in common: a hash of the messages but for case and spacing."""
+    """The key that duplicates share: a hash of the messages but for case and spacing."""
     digest = hashlib.blake2b(digest_size=16)
     for message in messages:
         text = unicodedata.normalize("NFC", f"{message['role']} {message['content']}").casefold()
@@ -135,7 +135,7 @@ def split(rows: list[Prompt], given: list[Prompt] | None, data: RowsData, valida
 
 
 def without_leaks(train: list[Prompt], validation: Sequence[Prompt], notes: list[str]) -> list[Prompt]:
-    """Return the training prompts that are not among the validation prompts, and note how many are."""
+    """The training prompts that are not among the validation prompts; a note counts those left out."""
     keys = {key(prompt.messages) for prompt in validation}
     kept = [prompt for prompt in train if key(prompt.messages) not in keys]
     if leaks := len(train) - len(kept):
@@ -144,7 +144,7 @@ def without_leaks(train: list[Prompt], validation: Sequence[Prompt], notes: list
 
 
 def without_repeats(rows: Sequence[Prompt], notes: list[str]) -> list[Prompt]:
-    """Return the first prompt of those that are the same, and note how many repeats there are."""
+    """The first prompt of those that are the same; a note counts the repeats."""
     repeats = Repeats()
     kept = [prompt for prompt in rows if repeats.is_first(prompt.messages, prompt.ground_truth)]
     notes += repeats.notes()
@@ -160,7 +160,7 @@ def _picked(train: list[Prompt], data: RowsData, notes: list[str]) -> Sequence[P
 
 
 def validation_sample(validation: Sequence[Prompt], count: int, seed: int, notes: list[str]) -> Sequence[Prompt]:
-    """Return the fixed validation sample."""
+    """The fixed validation sample."""
     if count > len(validation):
         there = f"{_rows(len(validation))} {'exists' if len(validation) == 1 else 'exist'}"
         notes.append(f"Validation sample is {count:,}, but only {there} for it: all are used.")
@@ -168,7 +168,7 @@ def validation_sample(validation: Sequence[Prompt], count: int, seed: int, notes
 
 
 def _sample(rows: Sequence[Prompt], count: int, stream: str) -> list[Prompt]:
-    """Return at most ``count`` rows drawn at random, in the order in which they stand."""
+    """At most ``count`` rows drawn at random, in their original order."""
     places = random.Random(stream).sample(range(len(rows)), min(count, len(rows)))
     return [rows[place] for place in sorted(places)]
 

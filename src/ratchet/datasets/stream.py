@@ -24,7 +24,7 @@ class PromptStream:
         self._begin(0)
 
     def take(self, count: int, exclude: Collection[int] = ()) -> list[Prompt]:
-        """Return the next ``count`` prompts, or fewer when there are no more that this round has not had.
+        """The next ``count`` prompts, or fewer when there are no more that this round has not had.
 
         Args:
             count: How many are wanted.
@@ -47,7 +47,7 @@ class PromptStream:
         return [self._prompts[one] for one in taken]
 
     def state(self) -> dict[str, Any]:
-        """Return where the stream stands, as plain JSON."""
+        """The position of the stream, as plain JSON."""
         return {
             "prompts": len(self._prompts),
             "pass": self._pass,
@@ -56,7 +56,7 @@ class PromptStream:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from where a stream over the same prompts, with the same seed, stood.
+        """Continue from a saved position of a stream over the same prompts with the same seed.
 
         Raises:
             IncompatibleData: the prompts are not those of the saved stream. Nothing has changed then.
@@ -64,7 +64,7 @@ class PromptStream:
         if state["prompts"] != len(self._prompts) or not self._prompts.keys() >= set(state["deferred"]):
             raise IncompatibleData(
                 f"The training prompts are not those of the saved run: it had {state['prompts']:,}, the data gives "
-                f"{len(self._prompts):,}. Put the data back as it was, or start a new run."
+                f"{len(self._prompts):,}. Restore the data, or start a new run."
             )
         self._begin(state["pass"])
         self._position = state["position"]

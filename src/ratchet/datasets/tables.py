@@ -68,7 +68,7 @@ def open_tables(path: str, wanted: Wanted | None = None) -> Tables:
 
 
 def is_hub_id(path: str) -> bool:
-    """Tell whether a path means a hub dataset: nothing local has that name, and it is not written like a file.
+    """Whether a path means a hub dataset: nothing local has that name, and it is not written like a file.
 
     Raises:
         IncompatibleData: it is neither.
@@ -83,7 +83,7 @@ def is_hub_id(path: str) -> bool:
 
 
 def hub_commit(path: str, revision: str | None) -> str | None:
-    """Return which commit a revision of a hub dataset is (the newest for None); None where the hub cannot tell."""
+    """The commit of a hub dataset's revision (the newest for None); None where the hub does not say."""
     from huggingface_hub import HfApi
 
     try:
@@ -115,7 +115,7 @@ def _names(split: str, wanted: Wanted) -> Sequence[str]:
 
 
 def _files(place: Path, names: Sequence[str]) -> list[Path]:
-    """Return the file of a split, or its parts in order; nothing if there is none."""
+    """The file of a split, or its parts in order; nothing if there is none."""
     endings = "|".join(re.escape(ending) for ending in readers.SUFFIXES)
     entries = sorted(entry for entry in place.iterdir() if entry.is_file())
     for name in names:

@@ -34,7 +34,7 @@ class NotCountable(Exception):
 
 
 def open_encoder(place: Place, revision: str, options: Mapping[str, Any]) -> PromptEncoder:
-    """Return what encodes prompts for a model.
+    """The encoder of prompts for a model.
 
     Args:
         place: Where the model is. The small files of a hub id are downloaded where the cache lacks them.
@@ -108,14 +108,14 @@ def _encoder(folder: Path, options: Mapping[str, Any]) -> PromptEncoder:
 
 
 def _end_ids(folder: Path) -> set[int]:
-    """Return the ids that end an answer, of the generation configuration and of the model's own configuration."""
+    """The ids that end an answer, of the generation configuration and of the model's own configuration."""
     found = [_json(folder / name).get("eos_token_id") for name in ("config.json", "generation_config.json")]
     ids = [one for ids in found for one in (ids if isinstance(ids, list) else [ids])]
     return {one for one in ids if isinstance(one, int)}
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Return tokenizer_config.json, with what older models say in special_tokens_map.json laid over it."""
+    """tokenizer_config.json, with what older models say in special_tokens_map.json laid over it."""
     settings = _json(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in settings:
         settings |= _json(folder / "special_tokens_map.json")
@@ -132,7 +132,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the special tokens that have names, as templates know them: the usual ones and those of the model."""
+    """The special tokens that have names, as templates know them: the usual ones and those of the model."""
     found = {}
     for name, value in settings.items():
         text = value.get("content") if isinstance(value, dict) and name in _NAMED else value
@@ -174,7 +174,7 @@ def _extra_tokens(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _template(folder: Path, settings: Mapping[str, Any], name: str = _DEFAULT_TEMPLATE) -> str | None:
-    """Return the model's chat template, None if it brings none; of several the one of that name."""
+    """The model's chat template, None if it brings none; of several the one of that name."""
     given = settings.get("chat_template")
     templates = {one["name"]: one["template"] for one in given} if isinstance(given, list) else given
     files = {file.stem: file for file in (folder / "additional_chat_templates").glob("*.jinja")}

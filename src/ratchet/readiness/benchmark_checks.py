@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ratchet.config import CompositeVerifier, FormatKind, VerifierSettings
-from ratchet.datasets.answer_form import in_form
 from ratchet.datasets.bundle import GROUND_TRUTH
+from ratchet.datasets.dataset import in_form
 from ratchet.datasets.leak_guard import canonical
 from ratchet.datasets.reference_sets import text_of
 from ratchet.datasets.rows import BadRows

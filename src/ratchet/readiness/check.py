@@ -7,7 +7,7 @@ from typing import Any
 
 from ratchet.config import RunConfig
 from ratchet.datasets.encoder import PromptEncoder
-from ratchet.datasets.reference_sets import Benchmark
+from ratchet.datasets.reference_sets import ReferenceSet
 from ratchet.datasets.tokens import NotCountable, open_encoder
 from ratchet.errors import RatchetError
 from ratchet.models.model_files import Place, experts_in, find, model_config, parameter_count, towers_in
@@ -95,8 +95,8 @@ def check(
     config: RunConfig,
     function: Callable[..., Any] | None = None,
     *,
-    own_test: Benchmark | None = None,
-    benchmarks: Sequence[Benchmark] = (),
+    own_test: ReferenceSet | None = None,
+    benchmarks: Sequence[ReferenceSet] = (),
     faults: Faults | None = None,
     has_rows: bool = True,
 ) -> Readiness:
@@ -188,8 +188,8 @@ def _with_rows(
     faults: Faults,
     device: str | None,
     model: _Model,
-    own_test: Benchmark | None,
-    benchmarks: Sequence[Benchmark],
+    own_test: ReferenceSet | None,
+    benchmarks: Sequence[ReferenceSet],
 ) -> Readiness:
     config, dataset = rows.config, rows.dataset
     fitted = Fitted()
@@ -206,7 +206,7 @@ def _with_rows(
             refuse_leaks(leaks)
     if is_disjoint:
         with faults.gathered():
-            refuse_same_problems(same_problems(dataset, [one for one in benchmarks if one.is_kept], found))
+            refuse_same_problems(same_problems(dataset, [one for one in benchmarks if one.is_benchmark], found))
     counts = {"training": len(dataset.train), "validation": len(dataset.validation), "held-out": len(dataset.heldout)}
     if fitted.train:
         counts = {"training": len(fitted.train), "validation": len(fitted.validation), "held-out": len(fitted.heldout)}

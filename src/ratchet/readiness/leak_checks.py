@@ -6,15 +6,15 @@ from ratchet.datasets import Dataset
 from ratchet.datasets.leak_guard import (
     NEAR_JACCARD,
     SHINGLE_WORDS,
+    Leak,
     Leaks,
-    Pair,
     RowText,
     equal_rows,
     find_leaks,
     row_keys,
 )
 from ratchet.datasets.math_pairs_source import ProblemClass, problem_class
-from ratchet.datasets.reference_sets import Benchmark, text_of, texts
+from ratchet.datasets.reference_sets import ReferenceSet, text_of, texts
 from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import IncompatibleData
 from ratchet.run.records import Prompt
@@ -25,7 +25,9 @@ DISJOINT_BY_THEMSELVES = ("math_pairs",)
 TRAINING, VALIDATION = "training", "validation"
 
 
-def leaks_of(dataset: Dataset, own_test: Benchmark | None, benchmarks: Sequence[Benchmark], notes: list[str]) -> Leaks:
+def leaks_of(
+    dataset: Dataset, own_test: ReferenceSet | None, benchmarks: Sequence[ReferenceSet], notes: list[str]
+) -> Leaks:
     """Compare the rows that a run reads with one another, with the test rows of its own data and with benchmarks.
 
     Args:
@@ -55,7 +57,7 @@ def refuse_leaks(leaks: Leaks) -> None:
         )
 
 
-def same_problems(dataset: Dataset, benchmarks: Sequence[Benchmark], notes: list[str]) -> list[Pair]:
+def same_problems(dataset: Dataset, benchmarks: Sequence[ReferenceSet], notes: list[str]) -> list[Leak]:
     """Return which Math Pairs problems of a run are questions of benchmarks too, in whatever order of their numbers.
 
     A run and a benchmark of the same numbers and seed share none, by the way in which they are made.
@@ -73,11 +75,11 @@ def same_problems(dataset: Dataset, benchmarks: Sequence[Benchmark], notes: list
     for asked in (row for one in benchmarks for row in _texts(one, notes)):
         known = problem_class(asked.text)
         if known is not None and known in first:
-            pairs.append(Pair(first[known].split, first[known].number, asked.split, asked.number))
+            pairs.append(Leak(first[known].split, first[known].number, asked.split, asked.number))
     return pairs
 
 
-def refuse_same_problems(pairs: Sequence[Pair]) -> None:
+def refuse_same_problems(pairs: Sequence[Leak]) -> None:
     """Refuse Math Pairs problems that are trained on and are questions of a benchmark.
 
     Raises:
@@ -91,7 +93,7 @@ def refuse_same_problems(pairs: Sequence[Pair]) -> None:
         )
 
 
-def questions_among(dataset: Dataset, benchmark: Benchmark) -> list[int]:
+def questions_among(dataset: Dataset, benchmark: ReferenceSet) -> list[int]:
     """Return which questions of a benchmark are rows of a run, in rising order: equal texts, or equal problems.
 
     Args:
@@ -136,7 +138,7 @@ def _texts_of(train: Iterable[Prompt], validation: Iterable[Prompt]) -> Iterator
             yield RowText(split, prompt.id, text_of(prompt.messages))
 
 
-def _texts(benchmark: Benchmark, notes: list[str]) -> list[RowText]:
+def _texts(benchmark: ReferenceSet, notes: list[str]) -> list[RowText]:
     try:
         return list(texts(benchmark))
     except IncompatibleData as fault:
@@ -146,11 +148,11 @@ def _texts(benchmark: Benchmark, notes: list[str]) -> list[RowText]:
         return []
 
 
-def _counted(pairs: Sequence[Pair]) -> str:
+def _counted(pairs: Sequence[Leak]) -> str:
     return "1 row stands" if len(pairs) == 1 else f"{len(pairs):,} rows stand"
 
 
-def _named(pairs: Sequence[Pair]) -> str:
+def _named(pairs: Sequence[Leak]) -> str:
     named = [f"{one.split} row {one.number} and {one.other_split} row {one.other_number}" for one in pairs]
     shown: Iterable[str] = named[:MOST_NAMED_ROWS]
     more = [f"and {len(named) - MOST_NAMED_ROWS:,} more"] if len(named) > MOST_NAMED_ROWS else []

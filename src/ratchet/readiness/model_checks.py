@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from ratchet.config import CompositeVerifier, Loss, RunConfig, ToolCallVerifier
 from ratchet.datasets import Dataset, conversation
+from ratchet.datasets.dataset import offered_tools
 from ratchet.datasets.encoder import PromptEncoder
-from ratchet.datasets.harness import offered_tools
 from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.models.model_files import text_settings
 from ratchet.readiness.fault_list import Faults

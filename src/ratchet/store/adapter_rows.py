@@ -60,7 +60,7 @@ class AdapterStore:
         self._database = database
 
     def all(self) -> list[StoredAdapter]:
-        """Return every adapter, that of the run which ended first first."""
+        """Every adapter, oldest first."""
         query = sa.select(AdapterRow).order_by(AdapterRow.created_at, AdapterRow.run_id)
         return self._database.read(lambda session: [_stored(one) for one in session.scalars(query)])
 

@@ -47,12 +47,12 @@ Manifest = Mapping[str, StoredFile]
 
 
 def artifacts_url() -> str | None:
-    """Return where artifacts are kept besides the run folders; None: nowhere."""
+    """URL of the storage of artifacts besides the run folders, None without one."""
     return os.environ.get(VARIABLE) or None
 
 
 def files_of(folder: Path) -> list[str]:
-    """Return the files of a run folder by their paths in it, in the order in which they matter.
+    """The files of a run folder by their paths in it, in the order in which they matter.
 
     The adapter comes first, then what says what it is, then what a resumed run needs, then the rollouts.
     """
@@ -66,7 +66,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def in_parts(files: Sequence[str]) -> list[list[str]]:
-    """Return the files in three parts: the adapter with what it is, what a resumed run needs, and the rest."""
+    """The files in three parts: the adapter with what it is, what a resumed run needs, and the rest."""
     parts: list[list[str]] = [[], [], []]
     for path in files:
         parts[max(0, _rank(path) - _ORDER.index(_CHECKPOINT) + 1)].append(path)
@@ -91,11 +91,11 @@ class ArtifactStore:
         self._known: dict[tuple[str, str], tuple[tuple[int, ...], StoredFile]] = {}
 
     def url_of(self, run: str) -> str:
-        """Return where a run's files are."""
+        """URL of a run's files."""
         return f"{self._storage.url}/{run}"
 
     def manifest(self, run: str) -> Manifest:
-        """Return the files of a run.
+        """The files of a run.
 
         Raises:
             NotFound: the storage has none.
@@ -171,7 +171,7 @@ class ArtifactStore:
         return sent
 
     def _send(self, run: str, path: str, content: StoredFile, source: IO[bytes], check: Callable[[], None]) -> bool:
-        """Send an open file; tell whether it still was what it should be."""
+        """Send an open file; return whether it still had the expected content."""
         digest = hashlib.sha256()
 
         def pieces() -> Iterator[bytes]:
@@ -186,7 +186,7 @@ class ArtifactStore:
         return digest.hexdigest() == content.sha256
 
     def missing(self, run: str, folder: Path, files: Sequence[str]) -> list[str]:
-        """Return which of these files the storage does not have as they are now.
+        """Which of these files the storage lacks as they are now.
 
         Raises:
             StorageUnavailable: the storage cannot be read.
@@ -266,7 +266,7 @@ class ArtifactStore:
         return digest.hexdigest() != manifest[path].sha256
 
     def _unchanged(self, run: str, work: Callable[[Manifest], list[str]]) -> list[str]:
-        """Return what ``work`` finds damaged; it is asked again where an upload made another manifest meanwhile."""
+        """Files that ``work`` finds damaged; it is asked again where an upload made another manifest meanwhile."""
         for _ in range(_READINGS):
             manifest = self.manifest(run)
             damaged = work(manifest)
@@ -275,14 +275,14 @@ class ArtifactStore:
         return damaged
 
     def _manifest_or_none(self, run: str) -> Manifest:
-        """Return the manifest; an empty one where there is none, or where it is damaged and all is to be sent again."""
+        """The manifest; empty where there is none, or where it is damaged and everything must be sent again."""
         try:
             return self.manifest(run)
         except (NotFound, Conflict):
             return {}
 
     def _content(self, run: str, path: str, source: IO[bytes]) -> StoredFile:
-        """Return the checksum and size of an open file, which is at its beginning then."""
+        """The checksum and size of an open file, which is at its beginning then."""
         status = os.fstat(source.fileno())
         state = (status.st_ino, status.st_size, status.st_mtime_ns)
         known = self._known.get((run, path))

@@ -88,7 +88,7 @@ class Database:
         self._engine.dispose()
 
     def read(self, work: Callable[[Session], Written]) -> Written:
-        """Return what ``work`` finds; it sees one moment of the database."""
+        """Run ``work`` on one moment of the database and return its result."""
         with self._faults(), Session(self._engine) as session:
             return work(session)
 

@@ -22,7 +22,7 @@ class StoredEvaluation:
 
 
 def evaluation_row(run: str, spec: Mapping[str, Any]) -> EvaluationRow:
-    """Return the row of an evaluation that has just been made; ``spec`` is an ``EvaluationSpec`` as JSON."""
+    """The row of a new evaluation; ``spec`` is an ``EvaluationSpec`` as JSON."""
     return EvaluationRow(
         run_id=run,
         benchmark=spec["benchmark"],
@@ -45,7 +45,7 @@ class EvaluationStore:
         self._database = database
 
     def all(self, benchmark_hash: str | None = None) -> dict[str, StoredEvaluation]:
-        """Return job -> evaluation, oldest first, those on one benchmark if asked."""
+        """Job -> evaluation, oldest first, those on one benchmark if asked."""
         query = (
             sa.select(EvaluationRow)
             .join(RunRow, RunRow.id == EvaluationRow.run_id)

@@ -76,7 +76,7 @@ class PlanStore:
         return self.get(plan)
 
     def get(self, id: str) -> StoredPlan:
-        """Return one.
+        """One by its id.
 
         Raises:
             NotFound: there is none of this id.
@@ -84,7 +84,7 @@ class PlanStore:
         return self._database.read(lambda session: self._stored(self._get(session, id)))
 
     def all(self, project: str | None = None, statuses: Collection[str] | None = None) -> list[StoredPlan]:
-        """Return those of a project and in one of these statuses, all for None; oldest first."""
+        """Those of a project and in one of these statuses, all for None; oldest first."""
         query = sa.select(self._table).order_by(self._table.created_at, self._table.id)
         if project is not None:
             query = query.where(self._table.project == project)
@@ -93,7 +93,7 @@ class PlanStore:
         return self._database.read(lambda session: [self._stored(row) for row in session.scalars(query)])
 
     def move(self, id: str, source: Collection[str], target: str, **changes: Any) -> bool:
-        """Move one from one of the statuses ``source`` to ``target``, with other changes; tell whether that was done.
+        """Move one from a status in ``source`` to ``target``, with other changes; return whether that was done.
 
         Raises:
             NotFound: there is none of this id.

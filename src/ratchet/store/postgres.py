@@ -45,7 +45,7 @@ def is_postgres(url: URL) -> bool:
 
 
 def engine(url: URL) -> sa.Engine:
-    """Return the engine of a database. Nothing is connected yet.
+    """The engine of a database. Nothing is connected yet.
 
     Raises:
         InvalidSetting: the driver is not installed.

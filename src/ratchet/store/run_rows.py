@@ -1,6 +1,6 @@
 """Runs and their rounds in the database. What a run's journal says gets here through ``ingest``; files are not here.
 
-Whoever moves a run says from which status: of two that move it at once, one does, and the other is told. A run whose
+Whoever moves a run says from which status: of two that move it at once, one succeeds. A run whose
 row cannot be read (settings of another version of Ratchet) is named in the log and left out of lists.
 """
 
@@ -35,10 +35,10 @@ class StoredRun:
 
     ``folder`` is None for a draft. ``rounds`` is the number planned, None until the worker has said it;
     ``rounds_done`` is None before round 0 is scored. Accuracies are shares of 0..1 on the validation sample.
-    ``seconds`` are active ones. ``confirmation`` says who has read the verifier's report. ``is_kept`` tells whether the
-    keeper runs it; a command runs it inline otherwise. ``process_started`` tells the worker from another process that
-    got its ``pid`` later. ``journal_offset`` is the byte of the journal up to which it was ingested. ``owner`` names
-    the step of a loop or experiment that it is, None for one that stands for itself: no step is there twice.
+    ``seconds`` are active ones. ``confirmation`` says who has read the verifier's report. ``is_kept``: whether the
+    scheduler runs it; otherwise a command runs it inline. ``process_started`` tells the worker from another process
+    that got its ``pid`` later. ``journal_offset`` is the byte of the journal up to which it was ingested. ``owner``
+    names the step of a loop or experiment that it is, None for one of its own: no step exists twice.
     """
 
     id: str
@@ -148,7 +148,7 @@ class RunStore:
         return self.get(run.id)
 
     def get(self, id: str) -> StoredRun:
-        """Return a run.
+        """A run.
 
         Raises:
             NotFound: there is none of this id.
@@ -157,7 +157,7 @@ class RunStore:
         return self._database.read(lambda session: _stored(_get(session, id)))
 
     def of_folder(self, path: Path) -> StoredRun | None:
-        """Return the run whose folder this is, None where there is none."""
+        """The run whose folder this is, None where there is none."""
 
         def work(session: Session) -> StoredRun | None:
             found = session.scalar(_in_folder(path))
@@ -166,7 +166,7 @@ class RunStore:
         return self._database.read(work)
 
     def all(self, project: str | None = None, statuses: Collection[RunStatus] | None = None) -> list[StoredRun]:
-        """Return the runs of a project and in one of these statuses, all for None; oldest first."""
+        """The runs of a project and in one of these statuses, all for None; oldest first."""
         query = sa.select(RunRow).order_by(RunRow.created_at, RunRow.id)
         if project is not None:
             query = query.where(RunRow.project == project)
@@ -180,12 +180,12 @@ class RunStore:
         return self._database.read(lambda session: {Path(str(folder)) for folder in session.scalars(query)})
 
     def owned_by(self, owner: str) -> list[StoredRun]:
-        """Return the runs that a loop or experiment has started, oldest first; ``owner`` is how its steps begin."""
+        """The runs that a loop or experiment has started, oldest first; ``owner`` is how its steps begin."""
         query = sa.select(RunRow).where(RunRow.owner.startswith(f"{owner}/", autoescape=True))
         return self._read_all(query.order_by(RunRow.created_at, RunRow.id))
 
     def move(self, id: str, source: Collection[RunStatus], target: RunStatus, **changes: Any) -> bool:
-        """Move a run from one of the statuses ``source`` to ``target``, with other changes; tell whether that was done.
+        """Move a run from a status in ``source`` to ``target``, with other changes; return whether that was done.
 
         False: it was in another status, and nothing was changed.
 
@@ -210,11 +210,11 @@ class RunStore:
         self._database.write(lambda session: _updated(session, id, RunRow.id == id, changes))
 
     def remove_draft(self, id: str) -> bool:
-        """Remove a draft; tell whether it was one, and still there."""
+        """Remove a draft; return whether it was one, and still there."""
         return self._database.write(lambda session: _removed(session, id))
 
     def claim(self, host: str, slot: str, fits: Callable[[StoredRun], bool]) -> StoredRun | None:
-        """Take the oldest queued run of the keeper that ``fits``, move it to starting in this slot, and return it.
+        """Take the oldest queued run that ``fits``, move it to starting in this slot, and return it.
 
         Of several that claim at once each gets another run. None: nothing that fits is waiting.
         """
@@ -236,7 +236,7 @@ class RunStore:
         scores: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> bool:
-        """Enter what a piece of the journal says, all of it or nothing; tell whether that was done.
+        """Enter a piece of the journal, all of it or nothing; return whether that was done.
 
         A round that is there already is replaced: a resumed run writes its last record again.
 
@@ -274,7 +274,7 @@ class RunStore:
         return self._database.write(work)
 
     def records(self, id: str) -> list[RoundRecord]:
-        """Return what the rounds of a run reported, from round 0 on.
+        """Records of a run's rounds, from round 0 on.
 
         Raises:
             NotFound: there is no such run.
@@ -297,7 +297,7 @@ def _check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
 
 
 def _updated(session: Session, id: str, where: sa.ColumnElement[bool], changes: Mapping[str, Any]) -> bool:
-    """Update a run where it is as ``where`` says, in one statement; tell whether it was.
+    """Update a run where it is as ``where`` says, in one statement; return whether it was.
 
     Raises:
         NotFound: there is no such run.
@@ -362,6 +362,6 @@ def _readable(rows: Sequence[RunRow]) -> list[StoredRun]:
 
 
 def _removed(session: Session, draft: str) -> bool:
-    """Remove a draft; tell whether it was one, and still there."""
+    """Remove a draft; return whether it was one, and still there."""
     is_draft = sa.and_(RunRow.id == draft, RunRow.status == "draft")
     return cast(sa.CursorResult[Any], session.execute(sa.delete(RunRow).where(is_draft))).rowcount == 1

@@ -19,7 +19,7 @@ _HOME_ADVICE = "Set RATCHET_HOME to a folder that can be written to."
 
 
 def engine(url: URL) -> sa.Engine:
-    """Return the engine of a file; its folder is made where it is missing.
+    """The engine of a file; its folder is made where it is missing.
 
     Raises:
         Conflict: there can be no such folder.
@@ -81,6 +81,7 @@ def set_aside(connection: sa.Connection, url: URL) -> Iterator[tuple[sa.Connecti
             with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
                 copy.chmod(file.stat().st_mode & 0o777)
                 source.backup(target)
+                target.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
         except (sqlite3.Error, OSError) as error:
             raise Conflict(
                 f"The database {file} is of an earlier version of Ratchet and could not be copied to {copy} ({error}), "

@@ -1,7 +1,7 @@
-"""Where artifacts are kept, through fsspec: a folder, or a bucket of S3 or of what speaks its language.
+"""Where artifacts are kept, through fsspec: a folder, or a bucket of S3 or a compatible service.
 
 Reads and writes whole objects by name, and puts what goes wrong into words. Knows neither runs nor manifests
-(``artifacts.py``). S3 takes its keys and address from the ``AWS_*`` variables, ``AWS_ENDPOINT_URL`` among them.
+(``artifact_store.py``). S3 takes its keys and address from the ``AWS_*`` variables, ``AWS_ENDPOINT_URL`` among them.
 """
 
 import os
@@ -17,7 +17,7 @@ from ratchet.files import FULL_DISK, expanded, write_atomically
 VARIABLE = "RATCHET_ARTIFACTS"
 
 _CHUNK_BYTES = 8 << 20
-# A server that does not answer must not hold a run's end up: closing has three minutes in all.
+# A server that does not answer must not delay a run's end: closing has three minutes in all.
 _CONNECT_SECONDS, _READ_SECONDS, _ATTEMPTS = 10, 30, 3
 _ACCOUNT_CODES = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidClientTokenId"}
 
@@ -49,7 +49,7 @@ class Storage:
         return Path(self._root) if self._is_local else None
 
     def read(self, name: str) -> bytes | None:
-        """Return a small object, None where there is none.
+        """A small object, None where there is none.
 
         Raises:
             StorageUnavailable: the storage cannot be read.
@@ -182,7 +182,7 @@ def _abandon(target: Any) -> None:
 
 
 def _code(error: BaseException | None) -> str:
-    """Return what S3 calls a fault; s3fs makes errors of the system of them and keeps the fault as their cause."""
+    """S3's code of a fault; s3fs turns it into an OSError and keeps the fault as its cause."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):

@@ -15,6 +15,6 @@ INSTALL = "pip install 'ratchet-rl[tracking]'"
 
 
 def is_installed(tracker: Tracker) -> bool:
-    """Tell whether a tracker's library is installed; its package goes by the same name, MLflow's also mlflow-skinny."""
+    """Whether a tracker's library is installed. Its package has the same name, MLflow's also mlflow-skinny."""
     spec = find_spec(tracker)
     return spec is not None and spec.origin is not None  # a folder of that name, such as wandb leaves, is no package

@@ -73,7 +73,7 @@ class _Following:
                 self.write_state()
 
     def write_state(self) -> None:
-        """Tell how far the tracker is: a later session goes on from there, and the worker sees that it is alive."""
+        """Record how far the tracker is: a later session continues from there, and the worker sees that it is alive."""
         state = {"last_round": self._last_round, "kept": self._tracking.keep()}
         write_atomically(self._state, json.dumps(state).encode())
 

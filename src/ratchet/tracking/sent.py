@@ -26,7 +26,7 @@ _SECTIONS = {"learned": "update", "watch_failures": "watch_failed", "failures": 
 
 
 def numbers_of(record: RoundRecord) -> dict[str, float]:
-    """Return a round's numbers by name, such as ``reward``, ``validation/accuracy`` and ``update/loss``."""
+    """A round's numbers by name, such as ``reward``, ``validation/accuracy`` and ``update/loss``."""
     found = dict(_numbers("", record.model_dump(mode="json", exclude=_LEFT_OUT)))
     found["best/round"] = float(record.best_round)
     if record.best_accuracy is not None:
@@ -50,7 +50,7 @@ def _name(name: str) -> str:
 
 
 def settings_of(config: RunConfig) -> dict[str, str | int | float | bool]:
-    """Return a run's settings by dotted key; without texts, and without those that are empty or long."""
+    """A run's settings by dotted key; without texts, and without those that are empty or long."""
     fields = config.model_dump(mode="json")
     return {_name(key): value for section in fields for key, value in _settings(section, section, fields[section])}
 

@@ -1,7 +1,7 @@
 """The four trackers, behind one protocol. Each library is imported by the tracker that needs it, and by no other.
 
 Where a library's own environment variables name a place or a server, that is where numbers go; else into the run
-folder. A run that is resumed goes on in the same tracked run: ``last_round`` says how far it is.
+folder. A run that is resumed continues the same tracked run: ``last_round`` says how far it is.
 """
 
 import os
@@ -17,7 +17,7 @@ Settings = Mapping[str, str | int | float | bool]
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run. ``kept`` is what ``keep`` returned in an earlier session, {} at first."""
+    """What a tracker gets of a run. ``kept`` is what ``keep`` returned in an earlier session, {} at first."""
 
     run_id: str
     project: str
@@ -27,13 +27,13 @@ class TrackedRun:
 
 
 class Tracking(Protocol):
-    """A run in a tracker, opened or gone on with."""
+    """A run in a tracker, new or continued."""
 
     def last_round(self) -> int | None:
-        """Return the last round that is there, None where there is none or the tracker cannot be asked."""
+        """The last round that is there, None where there is none or the tracker cannot be asked."""
 
     def keep(self) -> dict[str, Any]:
-        """Return what a later session needs to go on in the same tracked run."""
+        """What a later session needs to continue the same tracked run."""
 
     def log(self, number: int, numbers: Mapping[str, float], at: float) -> None:
         """Write a round's numbers; ``at`` is when it was done, in seconds since 1970."""
@@ -149,7 +149,7 @@ class _Wandb:
 
 
 class _Mlflow:
-    """A database under ``mlflow/``, since MLflow refuses plain files by now; a server where MLFLOW_TRACKING_URI is."""
+    """A database under ``mlflow/``, since MLflow takes no plain files; a server where MLFLOW_TRACKING_URI is."""
 
     def __init__(self, run: TrackedRun) -> None:
         from mlflow.tracking import MlflowClient
@@ -197,12 +197,12 @@ _TRACKERS: dict[Tracker, Callable[[TrackedRun], Tracking]] = {
 
 
 def opened(tracker: Tracker, run: TrackedRun) -> Tracking:
-    """Open a run in a tracker, or go on with it. Raises whatever the library raises."""
+    """Open a run in a tracker, or continue it. Raises whatever the library raises."""
     return _TRACKERS[tracker](run)
 
 
 def environment(place: Path) -> dict[str, str]:
-    """Return the variables under which a tracker's process runs: the user's own, and where they say nothing, ours.
+    """The variables under which a tracker's process runs: the user's own, and ours where those are unset.
 
     Ours keep everything in the run folder and off the network: no login is used and no use is reported to anybody.
     """

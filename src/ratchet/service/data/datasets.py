@@ -55,7 +55,7 @@ class DatasetDetails:
 
 @dataclass(frozen=True)
 class DatasetCheck:
-    """What stands against training or scoring with a version, as sentences; none if it is fit for both."""
+    """What prevents training or scoring with a version, as sentences; none if it is fit for both."""
 
     name: str
     version: int
@@ -76,7 +76,7 @@ def add(
     The same content again is the version that has it already.
 
     Raises:
-        InvalidSetting, IncompatibleData: what is wrong with the name, the settings or the rows.
+        InvalidSetting, IncompatibleData: the name, the settings or the rows are invalid.
         Conflict, DiskFull: it cannot be kept.
     """
     from ratchet.store import Database, DatasetContent, DatasetStore
@@ -98,7 +98,7 @@ def add(
 
 
 def list_datasets() -> list[DatasetSummary]:
-    """Return all versions of all datasets, by name and version."""
+    """All versions of all datasets, by name and version."""
     from ratchet.store import Database, DatasetStore
 
     with closing(Database()) as database:
@@ -106,7 +106,7 @@ def list_datasets() -> list[DatasetSummary]:
 
 
 def show(reference: str, rows: int = 3) -> DatasetDetails:
-    """Return what is known of NAME or NAME@VERSION, with the first ``rows`` rows of each split.
+    """Record of NAME or NAME@VERSION, with the first ``rows`` rows of each split.
 
     Raises:
         NotFound: there is no such version, or its rows are not here.
@@ -155,7 +155,7 @@ def check(reference: str, verifier: RunConfig) -> DatasetCheck:
 
 
 def with_version(config: RunConfig) -> RunConfig:
-    """Return a run's settings with the version of its data filled in: number and hash, or the hub's commit.
+    """A run's settings with the version of its data filled in: number and hash, or the hub's commit.
 
     Raises:
         NotFound: there is no such dataset or version.

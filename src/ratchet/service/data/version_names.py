@@ -8,7 +8,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def checked_name(name: str) -> str:
-    """Return a name that a dataset or a metric may have.
+    """Check and return the name of a dataset or metric.
 
     Raises:
         InvalidSetting: it may not.
@@ -24,7 +24,7 @@ def checked_name(name: str) -> str:
 
 
 def named_version(what: str, reference: str, version: int | None) -> tuple[str, int | None]:
-    """Return the name and the version of NAME or NAME@VERSION where the version may also be given by itself.
+    """The name and the version of NAME or NAME@VERSION where the version may also be given by itself.
 
     Raises:
         InvalidSetting: what follows the @ is no version number, or another one than the one given; ``what`` says of
@@ -37,7 +37,7 @@ def named_version(what: str, reference: str, version: int | None) -> tuple[str, 
 
 
 def parsed_reference(reference: str) -> tuple[str, int | None]:
-    """Return the name and the version of NAME or NAME@VERSION.
+    """The name and the version of NAME or NAME@VERSION.
 
     Raises:
         InvalidSetting: what follows the @ is no version number.

@@ -21,7 +21,7 @@ from ratchet.config import (
     VerifierSettings,
 )
 from ratchet.datasets import benchmark_folders
-from ratchet.datasets.answer_form import form_request
+from ratchet.datasets.dataset import form_request
 from ratchet.datasets.questions import Questions
 from ratchet.errors import InvalidSetting, NotFound
 from ratchet.evaluation.benchmark import BenchmarkSource, BenchmarkSpec, Harness

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ratchet.config import MathPairsData, RunConfig
 from ratchet.datasets import Dataset, benchmark_folders, load
 from ratchet.datasets.leak_guard import KEY_BYTES, equal_rows
-from ratchet.datasets.reference_sets import Benchmark, texts
+from ratchet.datasets.reference_sets import ReferenceSet, texts
 from ratchet.errors import Conflict, IncompatibleData, NotFound, RatchetError
 from ratchet.evaluation.evaluation import EvaluationSpec
 from ratchet.readiness.leak_checks import questions_among, same_problems
@@ -86,8 +86,8 @@ def refuse_shared(config: RunConfig, benchmark_hashes: Sequence[str]) -> None:
             )
 
 
-def _questions(benchmark_hash: str) -> Benchmark:
-    return Benchmark("benchmark", benchmark_folders.questions_file(benchmark_hash), is_asked_for=True)
+def _questions(benchmark_hash: str) -> ReferenceSet:
+    return ReferenceSet("benchmark", benchmark_folders.questions_file(benchmark_hash), is_asked_for=True)
 
 
 def _folder_of(one: Ancestor) -> RunFolder:
@@ -103,7 +103,7 @@ def _folder_of(one: Ancestor) -> RunFolder:
     return found if found.run_id == one.run else find_run(one.run)
 
 
-def _known_to(run: RunFolder, benchmark: Benchmark) -> list[int]:
+def _known_to(run: RunFolder, benchmark: ReferenceSet) -> list[int]:
     """Numbers of the questions that were rows of a run, read from its own folder.
 
     Raises:

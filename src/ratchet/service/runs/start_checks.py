@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.config import DatasetData, RunConfig, StartSettings
 from ratchet.datasets.benchmark_folders import questions_file, read_spec
 from ratchet.datasets.questions import absolute
-from ratchet.datasets.reference_sets import Benchmark
+from ratchet.datasets.reference_sets import ReferenceSet
 from ratchet.datasets.version_folders import split_file, versions_home
 from ratchet.errors import Conflict, NotFound
 from ratchet.files import check_room, ratchet_home, resolved, unusable_as_error
@@ -69,7 +69,7 @@ def check_run(
     if config.baseline and config.verifier is None:
         faults.raise_any()  # nothing grades: what would be said of that is not what is wrong
     own_test, benchmarks = _test_rows(config)
-    given = [Benchmark(file.name, file, is_asked_for=True) for file in against]
+    given = [ReferenceSet(file.name, file, is_asked_for=True) for file in against]
     report = check(
         config,
         function,
@@ -128,7 +128,7 @@ def _versions() -> "list[DatasetSummary]":
     return list_datasets()
 
 
-def _test_rows(config: RunConfig) -> tuple[Benchmark | None, list[Benchmark]]:
+def _test_rows(config: RunConfig) -> tuple[ReferenceSet | None, list[ReferenceSet]]:
     """Return the test rows of the run's own data, and those of all other datasets and benchmarks that are kept here."""
     own_test = None
     others = []
@@ -148,18 +148,18 @@ def _test_rows(config: RunConfig) -> tuple[Benchmark | None, list[Benchmark]]:
         if not file.is_file():
             continue
         if own and version.name == own.name and version.content_hash == own.content_hash:
-            own_test = Benchmark("test", file)
+            own_test = ReferenceSet("test", file)
         elif not shares:
-            others.append(Benchmark(f"test of dataset {version.name}@{version.version}", file))
+            others.append(ReferenceSet(f"test of dataset {version.name}@{version.version}", file))
     beside = Path(os.path.expanduser(path)) / "test.jsonl"
     if path and beside.is_file():
-        own_test = Benchmark("test", beside)
+        own_test = ReferenceSet("test", beside)
     if config.data.source in DISJOINT_BY_THEMSELVES:
         decided = set()  # the rows of datasets are not compared with such a run, benchmarks made of them are
     return own_test, [*others, *_benchmarks(decided, own_test)]
 
 
-def _benchmarks(decided: Set[tuple[str, int]], own_test: Benchmark | None) -> list[Benchmark]:
+def _benchmarks(decided: Set[tuple[str, int]], own_test: ReferenceSet | None) -> list[ReferenceSet]:
     """Return the user's benchmarks, but those whose questions are test rows that are compared as such.
 
     Args:
@@ -171,7 +171,7 @@ def _benchmarks(decided: Set[tuple[str, int]], own_test: Benchmark | None) -> li
 
     places = set() if own_test is None else {absolute(str(own_test.file)), absolute(str(own_test.file.parent))}
     return [
-        Benchmark(f"benchmark {entry.name}", questions_file(entry.content_hash), is_kept=True)
+        ReferenceSet(f"benchmark {entry.name}", questions_file(entry.content_hash), is_benchmark=True)
         for entry in kept_benchmarks()
         if entry.dataset not in decided and _place(entry.content_hash) not in places
     ]
