@@ -117,9 +117,19 @@ class Server:
             self.psql(f"CREATE DATABASE {self._free[0]}")
         name = self._free.pop()
         yield self.url(name)
-        self.psql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
-        self.psql("DROP SCHEMA public CASCADE; CREATE SCHEMA public", name)
+        self._empty(name)
         self._free.append(name)
+
+    def _empty(self, name):
+        import psycopg  # here, since the tests with vLLM have an environment without it
+
+        with psycopg.connect(self.url(name), autocommit=True) as own:
+            others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            own.execute(f"SELECT pg_terminate_backend(pid) {others}")
+            made = own.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'before%' OR nspname = 'public'")
+            for (schema,) in made.fetchall():
+                own.execute(f"DROP SCHEMA {schema} CASCADE")
+            own.execute("CREATE SCHEMA public")
 
 
 def _exists(user):

@@ -38,10 +38,6 @@ def earlier(each_database):
             if statement.strip():
                 connection.exec_driver_sql(statement.replace("%", "%%"))
     yield engine
-    with engine.begin() as connection:  # of a database that is lent again
-        for schema in sa.inspect(connection).get_schema_names():
-            if schema.startswith("before_"):
-                connection.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")
     engine.dispose()
 
 

@@ -168,7 +168,9 @@ def check(reference: str, config: Path | None, as_json: bool, flags: dict[str, s
 
     Every ground truth must be gradable, and no prompt may appear in two splits.
     """
-    checked = datasets.check(reference, verifier_settings(config, flags))
+    from ratchet.service.data.dataset_checks import check_dataset  # loads verifiers and readiness checks
+
+    checked = check_dataset(reference, verifier_settings(config, flags))
 
     def print_all(console: Console) -> None:
         for text in checked.warnings:

@@ -9,6 +9,7 @@ from ratchet.datasets.importing import ImportSettings
 from ratchet.datasets.version_folders import versions_home
 from ratchet.errors import IncompatibleData, InvalidSetting, NotFound
 from ratchet.service.data import datasets
+from ratchet.service.data.dataset_checks import check_dataset
 
 
 def write(path, rows):
@@ -27,7 +28,7 @@ def file(tmp_path):
 
 
 def checked(reference, kind="final_number"):
-    return datasets.check(reference, build({"verifier": {"kind": kind}}).resolved())
+    return check_dataset(reference, build({"verifier": {"kind": kind}}).resolved())
 
 
 def test_versions_count_up_and_the_same_content_is_the_same_version(file):

@@ -1,4 +1,4 @@
-"""What can be done with datasets: add a version, list, show, check, and find the version that a run means."""
+"""Datasets: add a version, list, show, and find the version that a run means. Checks are in ``dataset_checks.py``."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -8,20 +8,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ratchet.config import DatasetData, RunConfig
-from ratchet.datasets.canonical import prompt_of
 from ratchet.datasets.importing import ImportSettings, OnProgress, import_data
-from ratchet.datasets.leak_guard import RowText, find_leaks
-from ratchet.datasets.reference_sets import text_of
 from ratchet.datasets.splits import PathData
-from ratchet.datasets.tables import SPLITS, hub_commit, is_hub_id
+from ratchet.datasets.tables import hub_commit, is_hub_id
 from ratchet.datasets.version_folders import SplitRecord, read_manifest, read_rows, usability
 from ratchet.errors import InvalidSetting
-from ratchet.readiness import Faults
-from ratchet.readiness.leak_checks import leak_notes, refuse_leaks
-from ratchet.readiness.row_checks import refuse_ungradable
 from ratchet.service.data.version_names import checked_name, named_version
-from ratchet.service.verification.user_metrics import with_source
-from ratchet.verifiers import Tried, make_verifier
 
 if TYPE_CHECKING:
     from ratchet.store import StoredDataset
@@ -51,17 +43,6 @@ class DatasetDetails:
     summary: DatasetSummary
     splits: Mapping[str, SplitRecord]
     preview: Mapping[str, tuple[Mapping[str, Any], ...]]
-
-
-@dataclass(frozen=True)
-class DatasetCheck:
-    """What prevents training or scoring with a version, as sentences; none if it is fit for both."""
-
-    name: str
-    version: int
-    verifier: str
-    problems: tuple[str, ...]
-    warnings: tuple[str, ...]
 
 
 def add(
@@ -112,46 +93,12 @@ def show(reference: str, rows: int = 3) -> DatasetDetails:
         NotFound: there is no such version, or its rows are not here.
         Conflict: its rows were changed.
     """
-    found = _found(reference)
+    found = found_version(reference)
     manifest = read_manifest(found.content_hash)
     preview = {
         split: tuple(islice(read_rows(found.content_hash, split), rows)) if rows else () for split in manifest.splits
     }
     return DatasetDetails(found, manifest.splits, preview)
-
-
-def check(reference: str, verifier: RunConfig) -> DatasetCheck:
-    """Find out whether a version can be trained on and scored with a verifier.
-
-    Args:
-        reference: NAME or NAME@VERSION.
-        verifier: Resolved; its verifier is used, also one with an archived metric.
-
-    Raises:
-        NotFound: there is no such version of the dataset or of a metric, or its rows are not here.
-        Conflict: its rows were changed.
-    """
-    verifier = with_source(verifier, is_new_run=False)
-    if verifier.verifier is None:
-        raise ValueError("the settings are not resolved")
-    found = _found(reference)
-    faults, warnings, texts = Faults(), list(usability(found.rows)), []
-    checking = make_verifier(verifier.verifier, prefer_answer_tag=verifier.reward.format_bonus == "tags")
-    with closing(checking):
-        if isinstance(checking, Tried):
-            with faults.gathered():
-                checking.load()
-        for split in (split for split in SPLITS if found.rows[split]):
-            prompts = [prompt_of(row) for row in read_rows(found.content_hash, split)]
-            texts += [RowText(split, prompt.id, text_of(prompt.messages)) for prompt in prompts]
-            with faults.gathered():
-                refuse_ungradable(checking, prompts, f"{split} rows")
-    leaks = find_leaks(texts, unshared=SPLITS)
-    with faults.gathered():
-        refuse_leaks(leaks)
-    warnings += leak_notes(leaks)
-    problems = tuple(str(fault) for fault in faults.found)
-    return DatasetCheck(found.name, found.version, verifier.verifier.kind, problems, tuple(warnings))
 
 
 def with_version(config: RunConfig) -> RunConfig:
@@ -163,7 +110,7 @@ def with_version(config: RunConfig) -> RunConfig:
     """
     data = config.data
     if isinstance(data, DatasetData):
-        found = _found(data.name, data.version)
+        found = found_version(data.name, data.version)
         if data.content_hash not in ("", found.content_hash):
             raise InvalidSetting(
                 f"Version {found.version} of dataset {data.name} has a content hash that begins with "
@@ -179,7 +126,12 @@ def with_version(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"data": data.model_copy(update=update)})
 
 
-def _found(reference: str, version: int | None = None) -> DatasetSummary:
+def found_version(reference: str, version: int | None = None) -> DatasetSummary:
+    """The record of NAME or NAME@VERSION, the newest version for None.
+
+    Raises:
+        NotFound: there is no such version.
+    """
     from ratchet.store import Database, DatasetStore
 
     with closing(Database()) as database:
