@@ -39,7 +39,7 @@ from ratchet.engine.build import new_engine
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.logprobs import PLAIN
 from ratchet.engine.prepare import prepare
-from ratchet.engine.rounds import Engine
+from ratchet.engine.round_parts import Engine
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.sampler.transformers_batch import TransformersBatches

@@ -7,7 +7,7 @@ from ratchet_parts import group, loaded
 from workload import made_up_tokens
 
 from ratchet.engine.distribution import SamplingSettings
-from ratchet.engine.rounds import has_signal
+from ratchet.engine.round_parts import has_signal
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.update import update
 

@@ -6,10 +6,10 @@ from typing import Any
 from workload import prompts_digest, reward
 
 from ratchet.config import RunConfig
-from ratchet.engine.build import Plan, new_engine
+from ratchet.engine.build import EngineBudgets, new_engine
 from ratchet.engine.policy import load_policy
 from ratchet.engine.prepare import Prepared, prepare
-from ratchet.engine.rounds import Engine
+from ratchet.engine.round_parts import Engine
 from ratchet.run.records import Completion, Grade, Group, Prompt, Rollout
 
 
@@ -19,7 +19,7 @@ class Loaded:
 
     prepared: Prepared
     engine: Engine
-    plan: Plan
+    plan: EngineBudgets
 
     @property
     def details(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def loaded(settings: dict[str, Any]) -> Loaded:
     prepared = prepare(RunConfig.model_validate(settings))
     policy = load_policy(prepared.config, prepared.chat, prepared.files)
     prepared.chat.end_ids = frozenset()
-    plan = Plan.fitted(prepared, policy)
+    plan = EngineBudgets.fitted(prepared, policy)
     return Loaded(prepared, new_engine(prepared, policy, plan), plan)
 
 

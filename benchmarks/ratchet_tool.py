@@ -13,7 +13,8 @@ from workload import prompts_digest
 
 from ratchet.datasets import PromptStream
 from ratchet.engine.grading import Grader
-from ratchet.engine.rounds import StopReason, Task, When, train
+from ratchet.engine.round_parts import Task, When
+from ratchet.engine.rounds import StopReason, train
 from ratchet.run.records import Completion, Group, Prompt, Rollout, RoundRecord
 
 

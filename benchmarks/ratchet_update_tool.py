@@ -4,7 +4,7 @@ from channel import Channel, Round
 from ratchet_parts import digest_of, group, loaded
 from workload import made_up_groups
 
-from ratchet.engine.rounds import has_signal
+from ratchet.engine.round_parts import has_signal
 from ratchet.engine.update import update
 from ratchet.run.records import Completion, Group
 

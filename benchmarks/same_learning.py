@@ -18,14 +18,14 @@ from scipy import stats
 
 from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
-from ratchet.engine.build import Plan, new_engine
-from ratchet.engine.evaluate import score
+from ratchet.engine.build import EngineBudgets, new_engine
 from ratchet.engine.grading import Grader
 from ratchet.engine.logprobs import RowForward, answer_logprobs
 from ratchet.engine.packing import pack
 from ratchet.engine.policy import load_policy
 from ratchet.engine.prepare import prepare
-from ratchet.engine.rounds import Task, train
+from ratchet.engine.round_parts import Task, score
+from ratchet.engine.rounds import train
 from ratchet.engine.update import packed_answers
 from ratchet.service.runs.demo_presets import demo_settings
 
@@ -55,7 +55,7 @@ def learn(seed: int, *, by_transformers: bool) -> tuple[float, float]:
     prepared = prepare(RunConfig.model_validate({**demo_settings(), "seed": seed}))
     config = prepared.config
     policy = load_policy(config, prepared.chat, prepared.files)
-    plan = Plan.fitted(prepared, policy)
+    plan = EngineBudgets.fitted(prepared, policy)
     if by_transformers:
         plan = replace(plan, forward=BY_TRANSFORMERS, batches="transformers")
     engine = new_engine(prepared, policy, plan)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ratchet import worker
 from ratchet.config.config_text import build
-from ratchet.engine import rounds, trial_round
+from ratchet.engine import round_parts, rounds, trial_round
 from ratchet.engine.policy import chosen_device
 from ratchet.engine.prepare import prepare
 from ratchet.engine.usage import MemoryMeter
@@ -19,7 +19,7 @@ from ratchet.run.run_folder import RunFolder
 
 
 def main(kind, settings, out):
-    rounds.perf_counter = trial_round.perf_counter = time.process_time
+    rounds.perf_counter = round_parts.perf_counter = trial_round.perf_counter = time.process_time
     prepared = prepare(build(json.loads(Path(settings).read_text(encoding="utf-8"))))
     folder = RunFolder.create(prepared.config, Path(out), kind=kind)
     meter = MemoryMeter(chosen_device("cpu"))

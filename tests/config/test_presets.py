@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ratchet.config import RlSettings, RunConfig
 from ratchet.config.config_text import build
-from ratchet.engine.rounds import number_of_rounds
+from ratchet.engine.round_parts import number_of_rounds
 from ratchet.errors import InvalidSetting
 from ratchet.readiness import advice_on_rate
 from ratchet.readiness.advice import advice

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from ratchet.config import RewardSettings, RlSettings, RunConfig
 from ratchet.datasets import PromptStream
 from ratchet.engine.grading import Grader
-from ratchet.engine.rounds import Engine, Task, train
+from ratchet.engine.round_parts import Engine, Task
+from ratchet.engine.rounds import train
 from ratchet.engine.sampler import Sampled
 from ratchet.engine.update import Learner, new_optimizer
 from ratchet.run.records import Completion, EncodedPrompt, Grade, Prompt

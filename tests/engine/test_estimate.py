@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ratchet.engine.budget import TimeBudget, is_too_short
 from ratchet.engine.estimate import (
-    Call,
     PassTimes,
+    SamplerCall,
     Size,
     call_seconds,
     fixed_step_seconds,
@@ -24,7 +24,7 @@ SIZE = Size(rounds=3, prompts=8, answers=2, validation=8, heldout=0, rows=4)
 
 
 def passed(lengths=(2, 2, 2, 2), sampling=8.0, grading=1.0, update=6.0, groups=2, validated=(2, 2), validation=4.0):
-    return PassTimes(Call(sampling, lengths), grading, update, groups, Call(validation, validated))
+    return PassTimes(SamplerCall(sampling, lengths), grading, update, groups, SamplerCall(validation, validated))
 
 
 def test_answers_of_even_length_take_their_length_once_for_every_batch_that_they_fill():
@@ -41,22 +41,22 @@ def test_a_place_that_falls_free_is_taken_by_the_next_answer():
 
 def test_the_fixed_cost_of_a_step_solves_two_equations_worked_by_hand():
     # 10 steps x 0.5 + 4 answers x 0.25 = 6; 10 x 0.5 + 16 x 0.25 = 9.
-    small, large = Call(6.0, (10,) * 4), Call(9.0, (10,) * 16)
+    small, large = SamplerCall(6.0, (10,) * 4), SamplerCall(9.0, (10,) * 16)
     assert fixed_step_seconds(small, large, rows=16) == pytest.approx(0.5)
 
 
 def test_the_fixed_cost_stays_between_nothing_and_all_of_a_step():
-    assert fixed_step_seconds(Call(100.0, (10,) * 4), Call(9.0, (10,) * 16), rows=16) == 0.9
-    assert fixed_step_seconds(Call(0.1, (10,) * 4), Call(9.0, (10,) * 16), rows=16) == 0.0
-    assert fixed_step_seconds(Call(6.0, (10,) * 4), Call(6.0, (10,) * 4), rows=16) == 0.0
+    assert fixed_step_seconds(SamplerCall(100.0, (10,) * 4), SamplerCall(9.0, (10,) * 16), rows=16) == 0.9
+    assert fixed_step_seconds(SamplerCall(0.1, (10,) * 4), SamplerCall(9.0, (10,) * 16), rows=16) == 0.0
+    assert fixed_step_seconds(SamplerCall(6.0, (10,) * 4), SamplerCall(6.0, (10,) * 4), rows=16) == 0.0
 
 
 def test_a_call_of_another_size_worked_by_hand():
     # 16 answers of 10 tokens in 16 places: 10 steps x 0.5 and 16 x 0.25. 64 answers: 40 x 0.5 + 64 x 0.25.
-    assert call_seconds(Call(9.0, (10,) * 16), 64, rows=16, fixed=0.5) == pytest.approx(36.0)
+    assert call_seconds(SamplerCall(9.0, (10,) * 16), 64, rows=16, fixed=0.5) == pytest.approx(36.0)
     # One long answer leaves its batch nearly empty; further ones fill it: 100 + 3 x 10 = 130 places' steps in two
     # places is 100 steps, of eight answers 100 + 6 x 10 + ... = 200: twice the two long ones, one in each place.
-    uneven = Call(100.0, (100, 10, 10, 10))
+    uneven = SamplerCall(100.0, (100, 10, 10, 10))
     assert steps(uneven.lengths, 2) == 100
     assert call_seconds(uneven, 4, rows=2, fixed=1.0) == pytest.approx(100.0)
     assert call_seconds(uneven, 8, rows=2, fixed=1.0) == pytest.approx(steps(uneven.lengths * 2, 2))
@@ -119,7 +119,7 @@ def test_the_estimate_grows_with_rounds_prompts_and_validation(lengths, validate
 
 @given(LENGTHS, SECONDS, st.floats(0, 10), st.integers(1, 8))
 def test_a_call_of_the_measured_size_takes_what_was_measured(lengths, seconds, fixed, rows):
-    measured = Call(seconds, lengths)
+    measured = SamplerCall(seconds, lengths)
     assert call_seconds(measured, measured.answers, rows, fixed) == pytest.approx(seconds)
 
 

@@ -7,12 +7,11 @@ import pytest
 from ratchet.config.config_text import build
 from ratchet.datasets import PromptStream
 from ratchet.engine.distribution import SamplingSettings
-from ratchet.engine.evaluate import EncodedPrompt
 from ratchet.engine.grading import Grader
 from ratchet.engine.prepare import prepare
 from ratchet.engine.report_sampling import card_of, drawn, make_report, probed
 from ratchet.engine.worth_reading import MOST_WORTH_READING, advice, refusal, worth_reading
-from ratchet.run.records import Completion, Grade, Group, Prompt, Rollout
+from ratchet.run.records import Completion, EncodedPrompt, Grade, Group, Prompt, Rollout
 
 from ..cards import card
 from ..small_runs import SMALL, small

@@ -7,8 +7,8 @@ import torch
 
 from ratchet.config import RlSettings
 from ratchet.engine.estimate import Size
-from ratchet.engine.rounds import Engine
-from ratchet.engine.trial_round import MOST_PROMPTS, PhaseLog, Trial, _settings, batch_groups, chosen_prompts
+from ratchet.engine.round_parts import Engine
+from ratchet.engine.trial_round import MOST_PROMPTS, PhaseLog, TrialRound, _settings, batch_groups, chosen_prompts
 from ratchet.engine.usage import MemoryMeter, device_limit
 from ratchet.errors import Interrupted
 from ratchet.models.host_memory import host_memory
@@ -77,7 +77,7 @@ def size_of(rounds, rows, prompts=2, validation=4):
 def measured(rounds, size, left=1e9, check=lambda: None):
     engine = Engine(rounds.policy, rounds.learner, rounds.sampler)
     log = PhaseLog(MemoryMeter(torch.device("cpu")))
-    trial = Trial(rounds.config, engine, rounds.task.grader, log, check)
+    trial = TrialRound(rounds.config, engine, rounds.task.grader, log, check)
     return trial.measure(FewPrompts(rounds), size, lambda: left), log
 
 
@@ -150,7 +150,9 @@ def test_a_phase_that_is_given_up_leaves_no_numbers_and_those_before_it_stay():
 
     rounds = Rounds(training=[MIXED], validation=[["right"]])
     log = PhaseLog(MemoryMeter(torch.device("cpu")))
-    trial = Trial(rounds.config, Engine(rounds.policy, rounds.learner, rounds.sampler), rounds.task.grader, log, check)
+    trial = TrialRound(
+        rounds.config, Engine(rounds.policy, rounds.learner, rounds.sampler), rounds.task.grader, log, check
+    )
     with pytest.raises(Interrupted):
         trial.measure(FewPrompts(rounds), size_of(rounds, rows=4), lambda: 1e9)
     assert list(log.phases)[:3] == ["validation", "sampling", "grading"]

@@ -16,7 +16,7 @@ from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.recompute import possible_setting, recompute_layers
-from ratchet.engine.rounds import Engine
+from ratchet.engine.round_parts import Engine
 from ratchet.engine.sampler import Sampler
 from ratchet.engine.sampler.choice import Choice, choose, make_sampler
 from ratchet.engine.sampler.decoder_batch import BatchKind, chosen_kind
@@ -32,7 +32,7 @@ _GRADER_THREADS = max(2, min(16, (os.cpu_count() or 1) - 1))
 
 
 @dataclass(frozen=True)
-class Plan:
+class EngineBudgets:
     """What decides what is in a batch and how it is computed, so a resumed run needs the same."""
 
     budgets: Budgets
@@ -47,7 +47,7 @@ class Plan:
         policy: Policy,
         note: Callable[[str], None] = lambda text: None,
         tell: Callable[[str], None] = lambda line: None,
-    ) -> "Plan":
+    ) -> "EngineBudgets":
         """Fix what the settings leave open, by the model and the device, at the first start of a run.
 
         ``note`` is told, in a sentence, what costs time; ``tell`` a line of numbers for each way that was tried.
@@ -71,7 +71,7 @@ class Plan:
         policy: Policy,
         note: Callable[[str], None] = lambda text: None,
         tell: Callable[[str], None] = lambda line: None,
-    ) -> "Plan":
+    ) -> "EngineBudgets":
         """Fix what the settings leave open for a job that only answers; arguments as of ``fitted``."""
         config = prepared.config
         longest = max(len(encoded.token_ids) for encoded in prepared.heldout)
@@ -84,7 +84,7 @@ class Plan:
         )
 
     @classmethod
-    def stored(cls, record: dict[str, Any]) -> "Plan":
+    def stored(cls, record: dict[str, Any]) -> "EngineBudgets":
         """Return the plan that ``as_record`` stored."""
         return cls(
             budgets=Budgets(**record["budgets"]),
@@ -99,7 +99,7 @@ class Plan:
 
 
 def new_engine(
-    prepared: Prepared, policy: Policy, plan: Plan, note: Callable[[str], None] = lambda text: None
+    prepared: Prepared, policy: Policy, plan: EngineBudgets, note: Callable[[str], None] = lambda text: None
 ) -> Engine:
     """Return the engine of a run, with an optimizer that has seen nothing yet.
 
@@ -125,7 +125,7 @@ def new_engine(
 
 
 def new_sampler(
-    prepared: Prepared, policy: Policy, plan: Plan, note: Callable[[str], None] = lambda text: None
+    prepared: Prepared, policy: Policy, plan: EngineBudgets, note: Callable[[str], None] = lambda text: None
 ) -> Sampler:
     """Return the sampler of a run; ``note`` as in ``new_engine``."""
     config = prepared.config

@@ -17,7 +17,7 @@ from itertools import cycle, islice
 
 
 @dataclass(frozen=True)
-class Call:
+class SamplerCall:
     """One call of the sampler: how long it took and how many tokens each answer got, in the order of the requests."""
 
     seconds: float
@@ -33,11 +33,11 @@ class Call:
 class PassTimes:
     """One pass over the phases of a round: seconds, and on how much."""
 
-    sampling: Call
+    sampling: SamplerCall
     grading: float
     update: float
     groups: int
-    validation: Call
+    validation: SamplerCall
 
     @property
     def seconds(self) -> float:
@@ -69,7 +69,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Seconds:
+class EstimatedSeconds:
     """The full run's seconds: those of each part, once a round but for ``preparation`` and ``heldout``."""
 
     rounds: int
@@ -99,7 +99,7 @@ def steps(lengths: Sequence[int], rows: int) -> int:
     return max(places, default=0)
 
 
-def fixed_step_seconds(small: Call, large: Call, rows: int) -> float:
+def fixed_step_seconds(small: SamplerCall, large: SamplerCall, rows: int) -> float:
     """Return what a decoding step costs whatever the batch holds, from two calls of different size; 0 if of one.
 
     small = fixed x its steps + answers x each, and the same for large: two equations, two unknowns. Between 0 and all
@@ -113,7 +113,7 @@ def fixed_step_seconds(small: Call, large: Call, rows: int) -> float:
     return min(max(found, 0.0), large.seconds / steps(large.lengths, rows))
 
 
-def call_seconds(measured: Call, answers: int, rows: int, fixed: float) -> float:
+def call_seconds(measured: SamplerCall, answers: int, rows: int, fixed: float) -> float:
     """Return what a call for so many answers of the measured lengths takes."""
     there = steps(measured.lengths, rows)
     fixed = min(fixed, measured.seconds / there)  # it may come from a call of the other kind
@@ -132,7 +132,7 @@ def signal_share(informative: int, groups: int) -> float:
 
 def full_run(
     small: PassTimes, large: PassTimes, size: Size, *, signal: float, preparation: float, saving: float
-) -> Seconds:
+) -> EstimatedSeconds:
     """Return the full run's seconds.
 
     Args:
@@ -150,7 +150,7 @@ def full_run(
     draws = sum(missing**draw for draw in range(size.draws))
     learned = size.prompts * (1 - missing**size.draws)
     answers = round(size.prompts * size.answers * draws)
-    return Seconds(
+    return EstimatedSeconds(
         rounds=size.rounds,
         preparation=preparation,
         sampling=call_seconds(large.sampling, answers, size.rows, fixed),

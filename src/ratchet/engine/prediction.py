@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ratchet.config import RunConfig
 from ratchet.engine.budget import is_too_short
-from ratchet.engine.estimate import Seconds, Size, full_run, signal_share
+from ratchet.engine.estimate import EstimatedSeconds, Size, full_run, signal_share
 from ratchet.engine.grading import failure_counts, outcome_counts
-from ratchet.engine.rounds import has_signal
+from ratchet.engine.round_parts import has_signal
 from ratchet.engine.trial_round import Measured
 from ratchet.errors import Stage
 from ratchet.models.footprint import Load, cache_bytes
@@ -71,7 +71,7 @@ def predicted(
 
 
 _BEFORE: tuple[PhaseName, ...] = ("checking", "loading")
-_PARTS = tuple(name for name in Seconds.__dataclass_fields__ if name != "rounds")
+_PARTS = tuple(name for name in EstimatedSeconds.__dataclass_fields__ if name != "rounds")
 
 
 def _highest(peaks: Mapping[PhaseName, int | None]) -> tuple[PhaseName, int] | None:

@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
 from ratchet.engine.advantages import REWARD_RESOLUTION
-from ratchet.engine.build import Plan, new_grader, new_sampler
+from ratchet.engine.build import EngineBudgets, new_grader, new_sampler
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.grading import Grader, failure_counts, grade_while_sampling, outcome_counts, part_means
 from ratchet.engine.policy import load_policy
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.report_identity import made_with, report_key
-from ratchet.engine.rounds import has_signal
+from ratchet.engine.round_parts import has_signal
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.engine.worth_reading import advice, refusal, worth_reading
 from ratchet.readiness.probes import MOST_PROMPTS, run_probes
@@ -50,7 +50,7 @@ def make_report(prepared: Prepared, on_progress: OnProgress) -> ReportCard:
     """
     on_progress("loading", 0, 1)
     policy = load_policy(prepared.config, prepared.chat, prepared.files)
-    sampler = new_sampler(prepared, policy, Plan.fitted(prepared, policy))
+    sampler = new_sampler(prepared, policy, EngineBudgets.fitted(prepared, policy))
     try:
         grader = replace(new_grader(prepared), watch=None)  # the report is of the verifier
         groups, was_extended = drawn(prepared.config, prepared.train, sampler, grader, on_progress)

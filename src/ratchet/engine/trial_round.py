@@ -23,15 +23,14 @@ import torch
 
 from ratchet.config import RlSettings, RunConfig
 from ratchet.datasets import PromptStream
-from ratchet.engine.build import Plan
+from ratchet.engine.build import EngineBudgets
 from ratchet.engine.distribution import SamplingSettings
-from ratchet.engine.estimate import Call, PassTimes, Size
-from ratchet.engine.evaluate import score
+from ratchet.engine.estimate import PassTimes, SamplerCall, Size
 from ratchet.engine.grading import Grader, grade_while_sampling
 from ratchet.engine.packing import pack
 from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared
-from ratchet.engine.rounds import Engine, StreamClock, has_signal, most_draws, number_of_rounds
+from ratchet.engine.round_parts import Engine, StreamClock, has_signal, most_draws, number_of_rounds, score
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.choice import most_rows
 from ratchet.engine.update import packed_answers, update
@@ -111,7 +110,7 @@ class Measured:
     is_rough: bool
 
 
-def size_of(prepared: Prepared, policy: Policy, plan: Plan) -> Size:
+def size_of(prepared: Prepared, policy: Policy, plan: EngineBudgets) -> Size:
     """Return what the full run has of everything."""
     config = prepared.config
     shortest = min(len(one.token_ids) for one in prepared.train)
@@ -179,7 +178,7 @@ def _sampled(chosen: Sequence[EncodedPrompt]) -> Sequence[EncodedPrompt]:
     return chosen[_LONGEST:] or chosen
 
 
-class Trial:
+class TrialRound:
     """The passes of a trial over one engine. ``log`` receives the phases as they end."""
 
     def __init__(self, config: RunConfig, engine: Engine, grader: Grader, log: PhaseLog, check: Callable[[], None]):
@@ -244,11 +243,11 @@ class Trial:
             lengths = self._validated(prompts.validation)
         written = tuple(len(rollout.completion.token_ids) for group in groups for rollout in group.rollouts)
         times = PassTimes(
-            sampling=Call(log.phases["sampling"].seconds, written),
+            sampling=SamplerCall(log.phases["sampling"].seconds, written),
             grading=grading,
             update=log.phases["update"].seconds,
             groups=len(groups),
-            validation=Call(log.phases["validation"].seconds, lengths),
+            validation=SamplerCall(log.phases["validation"].seconds, lengths),
         )
         self._informative += sum(has_signal(group) for group in groups)
         self._groups += len(groups)

@@ -8,7 +8,7 @@ score is the mean loss over the validation sample and, where the run has a verif
 it, as in rl. Rounds are ranked by accuracy, without a verifier by loss. Rows come in the order of a ``PromptStream``:
 each exactly once an epoch.
 
-Knows, as ``rounds.py``, no folder, clock policy, database or web. What the losses are is in ``sft.py`` and ``dpo.py``.
+Knows, as ``rounds.py``, no folder, clock policy, database or web. The losses are in ``tuning_losses.py``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +20,11 @@ import torch
 
 from ratchet.config import RunConfig
 from ratchet.engine.checkpoint import Progress
-from ratchet.engine.dpo import DpoLoss
-from ratchet.engine.evaluate import score
 from ratchet.engine.given_answers import GivenLoss, Share, add_output_layer, micro_batches
 from ratchet.engine.grading import refuse_failing_verifier
 from ratchet.engine.memory import is_out_of_memory
 from ratchet.engine.policy import Policy
-from ratchet.engine.rounds import (
+from ratchet.engine.round_parts import (
     Engine,
     Report,
     Task,
@@ -36,10 +34,11 @@ from ratchet.engine.rounds import (
     number_of_rounds,
     reported,
     round_zero,
+    score,
 )
 from ratchet.engine.schedule import Tuning, number_of_steps, rate_at, rows_per_step, steps_of_round
-from ratchet.engine.sft import SftLoss
 from ratchet.engine.third_party import without_compiler
+from ratchet.engine.tuning_losses import DpoLoss, SftLoss
 from ratchet.engine.update import SKIPS_ALLOWED, Learner, same_sums_each_time
 from ratchet.errors import NotFinite, OutOfMemory, StopReason
 from ratchet.run.endings import Ending, target_reached
@@ -49,7 +48,7 @@ Check = Callable[[], None]
 
 
 @dataclass
-class _Sums:
+class _TuningSums:
     """What adds up over the steps of a round."""
 
     skipped: int = 0
@@ -96,7 +95,7 @@ def train(
         started = perf_counter()
         engine.learner.skipped_in_a_row = progress.skipped_in_a_row
         engine.sampler.rest()
-        sums = _Sums()
+        sums = _TuningSums()
         slice_ = steps_of_round(number, rounds, steps)
         for done, step in enumerate(slice_):
             on_step(done, len(slice_))
@@ -142,7 +141,7 @@ def _loss(config: RunConfig, policy: Policy) -> GivenLoss:
 
 
 def _step(
-    learner: Learner, loss: GivenLoss, step: Sequence[EncodedPrompt], rate: float, sums: _Sums, check: Check
+    learner: Learner, loss: GivenLoss, step: Sequence[EncodedPrompt], rate: float, sums: _TuningSums, check: Check
 ) -> None:
     """Accumulate the gradient of one step over its micro-batches and apply it, unless it is not finite.
 
@@ -172,7 +171,7 @@ def _step(
     sums.tokens += sum(len(row.demonstration_ids) + len(row.rejected_ids) for row in step)
 
 
-def _skip(learner: Learner, sums: _Sums) -> None:
+def _skip(learner: Learner, sums: _TuningSums) -> None:
     """Leave the weights as they were; give up when it happens again."""
     sums.skipped += 1
     learner.skipped_in_a_row += 1

@@ -55,7 +55,7 @@ class Learner:
 
 
 @dataclass
-class _Sums:
+class _UpdateSums:
     """What adds up over the steps of a round."""
 
     steps: int = 0
@@ -69,7 +69,7 @@ class _Sums:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _WeightedAnswer:
     """One answer of the round with what the loss needs beside its tokens."""
 
     packed: PackedAnswer
@@ -121,7 +121,7 @@ def update(learner: Learner, groups: Sequence[Group], check: Callable[[], None])
     group_size = learner.settings.answers_per_prompt
     per_step = learner.settings.batch_size or max(len(answers), group_size)
     steps = [answers[start : start + per_step] for start in range(0, len(answers), per_step)]
-    sums = _Sums()
+    sums = _UpdateSums()
     with out_of_memory_as("update"), same_sums_each_time():
         # With a single step the policy is still the one that sampled, and every ratio is exactly 1.
         old = None if len(steps) <= 1 else _old_logprobs(learner, steps, check)
@@ -156,7 +156,7 @@ def same_sums_each_time() -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
-def _answers(groups: Sequence[Group], learner: Learner) -> list[_Answer]:
+def _answers(groups: Sequence[Group], learner: Learner) -> list[_WeightedAnswer]:
     if not groups:
         return []
     settings = learner.settings
@@ -164,7 +164,7 @@ def _answers(groups: Sequence[Group], learner: Learner) -> list[_Answer]:
     advantages = group_advantages(rewards, scale=LOSSES[settings.loss].advantage_scale).flatten().tolist()
     sampled = [_sampled_logprobs(rollout, learner) for group in groups for rollout in group.rollouts]
     return [
-        _Answer(packed, advantage, logprobs)
+        _WeightedAnswer(packed, advantage, logprobs)
         for packed, advantage, logprobs in zip(packed_answers(groups), advantages, sampled, strict=True)
     ]
 
@@ -179,7 +179,7 @@ def _sampled_logprobs(rollout: Rollout, learner: Learner) -> tuple[float, ...]:
     return completion.full_logprobs
 
 
-def _rows(learner: Learner, step: Sequence[_Answer]) -> Iterator[PackedRow]:
+def _rows(learner: Learner, step: Sequence[_WeightedAnswer]) -> Iterator[PackedRow]:
     return packed_rows(
         (answer.packed for answer in step),
         learner.micro_batch_tokens,
@@ -189,7 +189,9 @@ def _rows(learner: Learner, step: Sequence[_Answer]) -> Iterator[PackedRow]:
     )
 
 
-def _old_logprobs(learner: Learner, steps: Sequence[Sequence[_Answer]], check: Callable[[], None]) -> dict[int, Tensor]:
+def _old_logprobs(
+    learner: Learner, steps: Sequence[Sequence[_WeightedAnswer]], check: Callable[[], None]
+) -> dict[int, Tensor]:
     """Return the round's starting log-probabilities, by answer number, for steps that no longer start from them."""
     old: dict[int, Tensor] = {}
     with torch.no_grad():
@@ -203,7 +205,7 @@ def _old_logprobs(learner: Learner, steps: Sequence[Sequence[_Answer]], check: C
 
 
 def _drawn_logprobs(
-    learner: Learner, steps: Sequence[Sequence[_Answer]], check: Callable[[], None]
+    learner: Learner, steps: Sequence[Sequence[_WeightedAnswer]], check: Callable[[], None]
 ) -> dict[int, Tensor] | None:
     """Return the round's starting log-probabilities under the sampling distribution, by answer number.
 
@@ -224,9 +226,9 @@ def _drawn_logprobs(
 
 def _step(
     learner: Learner,
-    step: Sequence[_Answer],
+    step: Sequence[_WeightedAnswer],
     start: _Start,
-    sums: _Sums,
+    sums: _UpdateSums,
     check: Callable[[], None],
 ) -> None:
     """Accumulate the gradient of one step over its micro-batches and apply it, unless it is not finite."""
@@ -262,8 +264,8 @@ def _row(
     row: PackedRow,
     totals: StepTotals,
     start: _Start,
-    sums: _Sums,
-    by_number: Mapping[int, _Answer],
+    sums: _UpdateSums,
+    by_number: Mapping[int, _WeightedAnswer],
 ) -> tuple[float, LossStats]:
     """Add one row's gradient to the weights'; return its part of the loss. What it kept for it is gone afterwards."""
     settings = learner.settings
@@ -287,7 +289,7 @@ def _row(
     return loss.item(), row_stats
 
 
-def _skip(learner: Learner, sums: _Sums) -> None:
+def _skip(learner: Learner, sums: _UpdateSums) -> None:
     """Leave the weights as they were; give up when it happens again."""
     sums.skipped += 1
     learner.skipped_in_a_row += 1
@@ -311,7 +313,7 @@ def _of_row(by_number: dict[int, Tensor] | None, row: PackedRow, otherwise: Tens
 
 
 def _importance(
-    learner: Learner, sums: _Sums, trainer: Tensor, row: PackedRow, by_number: Mapping[int, _Answer]
+    learner: Learner, sums: _UpdateSums, trainer: Tensor, row: PackedRow, by_number: Mapping[int, _WeightedAnswer]
 ) -> Tensor | None:
     """Return the weights that correct for the sampler, (N,), and add up their size; None where nothing is corrected."""
     if learner.importance_cap is None:
@@ -322,14 +324,14 @@ def _importance(
     return weights
 
 
-def _add_gap(sums: _Sums, logprobs: Tensor, row: PackedRow, by_number: Mapping[int, _Answer]) -> None:
+def _add_gap(sums: _UpdateSums, logprobs: Tensor, row: PackedRow, by_number: Mapping[int, _WeightedAnswer]) -> None:
     """Compare with what the sampler reported, while the policy is still the one that sampled."""
     sampled = [value for number in row.numbers for value in by_number[number].sampled_logprobs]
     sums.gap_sum += float((logprobs.detach() - torch.tensor(sampled, device=logprobs.device)).abs().sum())
     sums.gap_tokens += len(sampled)
 
 
-def _learned(sums: _Sums) -> Learned:
+def _learned(sums: _UpdateSums) -> Learned:
     applied = len(sums.losses)
     tokens = sums.stats.tokens
     corrected = sums.importance

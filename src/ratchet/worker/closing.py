@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ratchet.config import RunConfig
 from ratchet.engine.prepare import Prepared
-from ratchet.engine.rounds import number_of_rounds
+from ratchet.engine.round_parts import number_of_rounds
 from ratchet.errors import DiskFull, RatchetError
 from ratchet.readiness import highest_reward
 from ratchet.run.diagnosis import has_no_signal

@@ -16,7 +16,7 @@ import torch
 from ratchet.config import RunConfig
 from ratchet.datasets import benchmark_folders
 from ratchet.engine.answering import Asking, answer_part, part_size, parts_of, prepare_questions
-from ratchet.engine.build import Plan, new_grader, new_sampler
+from ratchet.engine.build import EngineBudgets, new_grader, new_sampler
 from ratchet.engine.policy import chosen_device, load_policy
 from ratchet.engine.prepare import Prepared
 from ratchet.errors import Interrupted
@@ -124,9 +124,9 @@ class _LocalAnswering:
             with session.phase("loading"):
                 session.on_progress("loading", 0, 1)
                 policy = load_policy(self._prepared.config, self._prepared.chat, self._prepared.files)
-                fixed = fix(session, self._prepared, policy, session.note, Plan.scoring)
+                fixed = fix(session, self._prepared, policy, session.note, EngineBudgets.scoring)
                 torch.set_num_threads(fixed["threads"])
-                session.plan = Plan.stored(fixed)
+                session.plan = EngineBudgets.stored(fixed)
                 sampler = new_sampler(self._prepared, policy, session.plan, session.note)
         except BaseException:
             self._prepared.close()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ratchet.config import RunConfig
-from ratchet.engine.build import Plan
+from ratchet.engine.build import EngineBudgets
 from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared, data_hash
 from ratchet.engine.sampler.choice import what_stops_vllm
@@ -28,7 +28,7 @@ def fix(
     prepared: Prepared,
     policy: Policy,
     note: Callable[[str], None],
-    plan: Callable[..., Plan] = Plan.fitted,
+    plan: Callable[..., EngineBudgets] = EngineBudgets.fitted,
 ) -> dict[str, Any]:
     """Fix what must stay the same over all sessions of a run, or refuse to resume where it changed.
 

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from ratchet.engine.evaluate import score
 from ratchet.engine.grading import Grader
 from ratchet.engine.prepare import Prepared
-from ratchet.engine.rounds import Engine
+from ratchet.engine.round_parts import Engine, score
 from ratchet.errors import DiskFull, Interrupted, NotFinite, OutOfMemory, SamplerFailed, SandboxUnavailable
 from ratchet.run.events import HeldOut
 from ratchet.run.records import Group, Rollout, Validation

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from ratchet.engine.budget import TimeBudget
-from ratchet.engine.build import Plan
+from ratchet.engine.build import EngineBudgets
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.distribution import SamplingSettings
-from ratchet.engine.rounds import When
+from ratchet.engine.round_parts import When
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.errors import Interrupted, StopReason
 from ratchet.run.events import Event, Listener, Note, OnProgress, RunEnded, RunPhase, RunStarted
@@ -55,7 +55,7 @@ class Session:
     stalled: str = ""
     doing: RunPhase = "starting"
     handles_signals: bool = False
-    plan: Plan | None = None
+    plan: EngineBudgets | None = None
     trackers: Trackers | None = None
     writing: threading.RLock = field(default_factory=threading.RLock)
     _next_look: float = 0.0

@@ -14,11 +14,12 @@ import torch
 from ratchet.config import RunConfig
 from ratchet.datasets import PromptStream
 from ratchet.engine import checkpoint, tuning
-from ratchet.engine.build import Plan, new_engine, new_grader
+from ratchet.engine.build import EngineBudgets, new_engine, new_grader
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared
-from ratchet.engine.rounds import Engine, Report, Task, When, number_of_rounds, train
+from ratchet.engine.round_parts import Engine, Report, Task, When, number_of_rounds
+from ratchet.engine.rounds import train
 from ratchet.errors import Interrupted, RatchetError, StopReason
 from ratchet.readiness import advice_on_rate, highest_reward
 from ratchet.run.endings import ENDINGS, KEEPING_FAULTS, Ending, ending_of
@@ -108,7 +109,7 @@ def engine_of(session: Session, prepared: Prepared, policy: Policy) -> Engine:
     """Build optimizer and sampler with what was fixed for the run, fixing it now if this is its first start."""
     fixed = fix(session, prepared, policy, session.note)
     torch.set_num_threads(fixed["threads"])
-    session.plan = Plan.stored(fixed)
+    session.plan = EngineBudgets.stored(fixed)
     engine = new_engine(prepared, policy, session.plan, session.note)
     return replace(engine, sampler=CountingSampler(engine.sampler, session.on_progress))
 

@@ -10,13 +10,13 @@ from math import inf
 from typing import Any
 
 from ratchet.engine import checkpoint
-from ratchet.engine.build import Plan, new_grader
+from ratchet.engine.build import EngineBudgets, new_grader
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.policy import chosen_device, device_name, load_policy
 from ratchet.engine.prediction import advice, answers_of, predicted
 from ratchet.engine.prepare import Prepared
-from ratchet.engine.rounds import Engine
-from ratchet.engine.trial_round import MOST_PROMPTS, Measured, PhaseLog, Trial, size_of
+from ratchet.engine.round_parts import Engine
+from ratchet.engine.trial_round import MOST_PROMPTS, Measured, PhaseLog, TrialRound, size_of
 from ratchet.engine.usage import MemoryMeter, device_limit
 from ratchet.errors import DiskFull, Interrupted, RatchetError
 from ratchet.files import write_atomically
@@ -72,7 +72,7 @@ def _measure(session: Session, prepared: Prepared, log: PhaseLog, found: dict[st
         with log.phase("loading"), session.phase("loading"):
             session.on_progress("loading", 0, 1)
             engine = engine_of(session, prepared, load_policy(config, prepared.chat, prepared.files))
-        policy, plan = engine.policy, Plan.stored(session.folder.read_run()["fixed"])
+        policy, plan = engine.policy, EngineBudgets.stored(session.folder.read_run()["fixed"])
         found["holds_for"] = held.model_copy(update={"identity": policy.identity, "sampler": plan.sampler.backend})
         for note in prepared.notes:
             session.note(note)
@@ -80,7 +80,7 @@ def _measure(session: Session, prepared: Prepared, log: PhaseLog, found: dict[st
         size = size_of(prepared, policy, plan)
         session.event(Planned(rounds=1, prompts=min(size.prompts, MOST_PROMPTS)))
         with memory_in_words(session, prepared):
-            measured = Trial(config, engine, new_grader(prepared), log, session.check).measure(
+            measured = TrialRound(config, engine, new_grader(prepared), log, session.check).measure(
                 prepared, size, lambda: _seconds_left(session)
             )
         answers = answers_of(measured.groups)

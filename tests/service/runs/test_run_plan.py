@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ratchet.config.config_text import build, read_file
-from ratchet.engine.rounds import number_of_rounds
+from ratchet.engine.round_parts import number_of_rounds
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.readiness.memory_estimate import CARDS
 from ratchet.service.runs.run_plan import advised, plan, write_plan

@@ -85,7 +85,7 @@ class InProcessSampler:
         if not waiting:
             return
         places = min(waiting.room, len(waiting))
-        rows = _Rows(places, self._policy.chat.end_ids, greedy=settings.greedy)
+        rows = _OpenRows(places, self._policy.chat.end_ids, greedy=settings.greedy)
         check()
         with out_of_memory_as("sampling"), self._batches.batch(waiting.common_prefix, places) as batch:
             _refill(batch, rows, waiting, check)
@@ -123,7 +123,7 @@ def _draw(
     return tokens, torch.stack([tokens.to(full.dtype), logprobs, full]).cpu().numpy()
 
 
-def _advance(batch: DecodingBatch, rows: "_Rows", tokens: Tensor) -> None:
+def _advance(batch: DecodingBatch, rows: "_OpenRows", tokens: Tensor) -> None:
     """Give the batch the answers' new tokens, (b,); answers that are the same so far stay one row if it branches."""
     before, count = rows.at, batch.logits.shape[0]
     if batch.branches:
@@ -139,7 +139,7 @@ def _advance(batch: DecodingBatch, rows: "_Rows", tokens: Tensor) -> None:
     batch.advance(tokens)
 
 
-def _refill(batch: DecodingBatch, rows: "_Rows", waiting: "_Waiting", check: Callable[[], None]) -> None:
+def _refill(batch: DecodingBatch, rows: "_OpenRows", waiting: "_Waiting", check: Callable[[], None]) -> None:
     """Let waiting answers take the free places, if these are enough for it to pay."""
     if rows and waiting.room - len(rows) < min(len(waiting), max(1, waiting.room * _REFILL_SHARE)):
         return
@@ -159,7 +159,7 @@ def _refill(batch: DecodingBatch, rows: "_Rows", waiting: "_Waiting", check: Cal
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _OpenAnswer:
     """One answer wanted: which of which request, and how long it may become."""
 
     request: int
@@ -182,7 +182,7 @@ class _Waiting:
         self._order = sorted(wanted, key=lambda number: (len(requests[number].prompt_token_ids), number))
         self.common_prefix = self._common_prefix() if wanted else ()
         self._chunks = deque(self._in_chunks())
-        self._next: deque[tuple[int, _Answer]] = deque()  # with the place of each one's prompt in ``prompts``
+        self._next: deque[tuple[int, _OpenAnswer]] = deque()  # with the place of each one's prompt in ``prompts``
         self._left = sum(requests[number].answers for number in wanted)
 
     def __len__(self) -> int:
@@ -225,17 +225,17 @@ class _Waiting:
             request = self._requests[number]
             for answer in range(request.answers):
                 self._next.append(
-                    (owner, _Answer(number, answer, request.limit(answer, self._longest), request.random_key))
+                    (owner, _OpenAnswer(number, answer, request.limit(answer, self._longest), request.random_key))
                 )
         return [self._requests[number].prompt_token_ids for number in chunk]
 
-    def take(self, live: int) -> tuple[Any, list[int], list[_Answer]]:
+    def take(self, live: int) -> tuple[Any, list[int], list[_OpenAnswer]]:
         """Return the next answers of the computed prompts that there is room for, and the places of their prompts.
 
         Computed prompts whose last answer is taken are let go of.
         """
         owners: list[int] = []
-        answers: list[_Answer] = []
+        answers: list[_OpenAnswer] = []
         while self._next and self.room > live + len(answers):
             owner, answer = self._next.popleft()
             owners.append(owner)
@@ -247,7 +247,7 @@ class _Waiting:
         return prompts, owners, answers
 
 
-class _Rows:
+class _OpenRows:
     """The live answers and what each has written, kept by places that the answers take one after the other.
 
     ``at`` (b,) is the row of the batch that each one reads its next token from.
@@ -257,7 +257,7 @@ class _Rows:
         self._live: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # the place of each answer
         self.at: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._free = list(range(places))
-        self._answers: dict[int, _Answer] = {}
+        self._answers: dict[int, _OpenAnswer] = {}
         self._written = np.zeros(places, dtype=np.int64)
         self._limits = np.zeros(places, dtype=np.int64)
         # Tokens, log-probabilities, untruncated ones.
@@ -269,7 +269,7 @@ class _Rows:
     def __len__(self) -> int:
         return len(self._live)
 
-    def begin(self, answers: Sequence[_Answer], at: NDArray[np.int64]) -> None:
+    def begin(self, answers: Sequence[_OpenAnswer], at: NDArray[np.int64]) -> None:
         """Add these answers, after the ones there are."""
         self.at = np.concatenate([self.at, at])
         places = [self._free.pop() for _ in answers]

@@ -1,8 +1,12 @@
-"""The loss of learning from preferences: DPO (Rafailov et al. 2023, arXiv:2305.18290, equation 7).
+"""The losses of learning from given answers: sft from demonstrations, dpo from preferences.
 
-The mean over the pairs of a step of ``-log sigmoid(beta * (chosen - rejected))``, where each of the two is how much
-more likely the policy finds that answer than the policy at the start of the run does, ``log p - log p_start``, summed
-over its tokens. TRL's ``DPOTrainer`` with its default loss (sigmoid).
+sft: the mean over all answer tokens of a step of ``-log p``, prompts left out: TRL's ``SFTTrainer`` with its default
+loss (nll) and prompts masked. The token that ends an answer counts, so that the policy learns to stop.
+
+dpo (Rafailov et al. 2023, arXiv:2305.18290, equation 7): the mean over the pairs of a step of
+``-log sigmoid(beta * (chosen - rejected))``, where each of the two is how much more likely the policy finds that answer
+than the policy at the start of the run does, ``log p - log p_start``, summed over its tokens. TRL's ``DPOTrainer`` with
+its default loss (sigmoid).
 """
 
 from collections.abc import Sequence
@@ -12,9 +16,28 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ratchet.engine.given_answers import Share, label_logprobs, padding_id, pairs_of
+from ratchet.engine.given_answers import Share, examples_of, label_logprobs, padding_id, pairs_of
 from ratchet.engine.policy import Policy
 from ratchet.run.records import EncodedPrompt
+
+
+@dataclass(frozen=True)
+class SftLoss:
+    """The mean negative log-probability of a step's answer tokens, in nats."""
+
+    policy: Policy
+
+    def tokens(self, row: EncodedPrompt) -> int:
+        """Return how many tokens a row has in a batch."""
+        return len(row.token_ids) + len(row.demonstration_ids)
+
+    def share(self, rows: Sequence[EncodedPrompt], step: Sequence[EncodedPrompt]) -> Share:
+        """Return the share of some rows in the step's loss."""
+        from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+        batch = DataCollatorForLanguageModeling(pad_token_id=padding_id(self.policy))(examples_of(rows))
+        answer_tokens = sum(len(row.demonstration_ids) for row in step)
+        return Share(-label_logprobs(self.policy, batch).sum() / answer_tokens)
 
 
 @dataclass(frozen=True)
