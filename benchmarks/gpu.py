@@ -119,7 +119,7 @@ class Machine:
         return loaded({**run_settings(model, data=data, rl=rl, **prompt), "device": self.device.type})
 
     def timed(self, work: Callable[[], Any]) -> tuple[Any, float]:
-        """Return what some work returns, and its seconds, those of the device included."""
+        """What some work returns, and its seconds, those of the device included."""
         self.wait()
         started = time.perf_counter()
         result = work()

@@ -40,7 +40,7 @@ def content_hash(paths: Iterable[Path]) -> str:
 
 
 def default_threads() -> int:
-    """Return how many threads each tool gets: OMP_NUM_THREADS where it is set, else every core."""
+    """How many threads each tool gets: OMP_NUM_THREADS where it is set, else every core."""
     return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
 
 
@@ -49,7 +49,7 @@ def today() -> str:
 
 
 def load_average() -> float:
-    """Return how many processes wanted a core in the last minute."""
+    """How many processes wanted a core in the last minute."""
     return round(os.getloadavg()[0], 2)
 
 

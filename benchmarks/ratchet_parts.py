@@ -23,7 +23,7 @@ class Loaded:
 
     @property
     def details(self) -> dict[str, Any]:
-        """Return what the parent is told of it. ``model_folder`` is for the other tools and is not stored."""
+        """What the parent is told of it. ``model_folder`` is for the other tools and is not stored."""
         text = self.engine.policy.model.config.get_text_config(decoder=True)
         return {
             "model_folder": self.prepared.files.source,
@@ -65,11 +65,11 @@ def group(number: int, prompt_token_ids: tuple[int, ...], completions: list[Comp
 
 
 def common_tokens(prompts: list[tuple[int, ...]]) -> int:
-    """Return how many tokens all prompts begin with alike."""
+    """How many tokens all prompts begin with alike."""
     shortest = min(len(prompt) for prompt in prompts)
     return next((n for n in range(shortest) if len({prompt[n] for prompt in prompts}) > 1), shortest)
 
 
 def digest_of(groups: list[Group]) -> str:
-    """Return what prompts and answers of some groups hash to."""
+    """What prompts and answers of some groups hash to."""
     return prompts_digest([[*g.prompt_token_ids, *r.completion.token_ids] for g in groups for r in g.rollouts])

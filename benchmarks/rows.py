@@ -40,19 +40,19 @@ class PairRow(Row):
     pairs: int = 5
 
     def first_order(self) -> dict[str, Any]:
-        """Return what Ratchet's program is told."""
+        """What Ratchet's program is told."""
         raise NotImplementedError
 
     def order(self, tool: str, ratchet: Details) -> dict[str, Any]:
-        """Return what another tool's program is told, knowing what Ratchet's said when it was ready."""
+        """What another tool's program is told, knowing what Ratchet's said when it was ready."""
         raise NotImplementedError
 
     def wanted(self, tool: str, ratchet: Details) -> dict[str, Any]:
-        """Return what a round must report to count: how many tokens, of which prompts, signal in how many groups."""
+        """What a round must report to count: how many tokens, of which prompts, signal in how many groups."""
         raise NotImplementedError
 
     def variants(self) -> Sequence[Variant]:
-        """Return what a sweep tries, to find each tool's best."""
+        """What a sweep tries, to find each tool's best."""
         return ()
 
     def without_settings(self) -> "PairRow":
@@ -336,7 +336,7 @@ class GrowthRow(Row):
         return replace(self, repeats=1, series=(("answers", small), ("prompt length", (small[0], Point(2, 4, 32, 16)))))
 
     def order(self, point: Point, model: str) -> dict[str, Any]:
-        """Return what the program is told for one size."""
+        """What the program is told for one size."""
         rl = {
             "prompts_per_round": point.prompts,
             "answers_per_prompt": point.answers,

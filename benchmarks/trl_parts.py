@@ -39,7 +39,7 @@ class Held(TrainerCallback):
 
 
 def trainer_settings(order: dict[str, Any], folder: str, **given: Any) -> GRPOConfig:
-    """Return what makes a step one round of the same work: same loss, one optimizer step."""
+    """What makes a step one round of the same work: same loss, one optimizer step."""
     batch = order["prompts"] * order["answers"]
     return GRPOConfig(
         output_dir=folder,

@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def _digest(batch: dict[str, Any]) -> str:
-    """Return what the whole sequences hash to; all are of one length, so nothing is padded."""
+    """What the whole sequences hash to; all are of one length, so nothing is padded."""
     pairs = zip(batch["prompt_ids"].tolist(), batch["completion_ids"].tolist(), strict=True)
     return prompts_digest([[*prompt, *answer] for prompt, answer in pairs])
 

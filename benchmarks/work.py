@@ -83,7 +83,7 @@ class Work:
         return self.trunk + self.output + sum(self.live[1:]) * self.shape.trunk + sum(self.live) * self.shape.output
 
     def seconds(self, passes: dict[str, Any]) -> float:
-        """Return how long the machine takes at the rates that it was measured to reach at these shapes."""
+        """How long the machine takes at the rates that it was measured to reach at these shapes."""
         trunk = _PassSeconds(passes, "trunk_rate", self.shape.trunk)
         output = _PassSeconds(passes, "output_rate", self.shape.output)
         steps = sum(trunk.of(tokens) for tokens in self.live[1:]) + sum(output.of(tokens) for tokens in self.live)

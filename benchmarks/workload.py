@@ -32,7 +32,7 @@ def groups_with_signal(rewards: Sequence[float], answers: int) -> int:
 
 
 def prompts_digest(prompts: Sequence[Sequence[int]]) -> str:
-    """Return what a round's distinct prompts hash to, in whatever order and however often they come."""
+    """What a round's distinct prompts hash to, in whatever order and however often they come."""
     distinct = sorted({tuple(prompt) for prompt in prompts})
     return hashlib.sha256(repr(distinct).encode()).hexdigest()[:16]
 
@@ -57,7 +57,7 @@ def made_up_groups(
 
 
 def answer_lengths(count: int, longest: int, *, uneven: bool) -> list[int]:
-    """Return how many tokens each answer has: all the longest, or quantiles of a skewed distribution, shuffled.
+    """How many tokens each answer has: all the longest, or quantiles of a skewed distribution, shuffled.
 
     The skewed one is exponential, cut off at the longest answer: with a longest of 128 the mean is 31. Most answers of
     a language model end early and a few do not end at all, which is what it imitates.

@@ -31,7 +31,7 @@ def prepare_questions(config: RunConfig, prompts: Sequence[Prompt]) -> Prepared:
     """Make the job of an evaluation ready: verifier, tokenizer, and every question as token ids that fit the window.
 
     Args:
-        config: Resolved, with verifier, system prompt and worked examples.
+        config: Resolved, with verifier, system prompt and few-shot examples.
         prompts: The questions.
 
     Raises:
@@ -54,7 +54,7 @@ def prepare_questions(config: RunConfig, prompts: Sequence[Prompt]) -> Prepared:
 
 
 def part_size(device: str, answers_per_question: int) -> int:
-    """Return how many questions make a part on a device of this kind."""
+    """How many questions make a part on a device of this kind."""
     answers = _CPU_ANSWERS if device == "cpu" else _GPU_ANSWERS
     return max(1, answers // answers_per_question)
 
@@ -75,7 +75,7 @@ class Asking:
 
     @classmethod
     def of(cls, config: RunConfig, answers: int) -> "Asking":
-        """Return how an evaluation of these settings asks for so many answers a question."""
+        """How an evaluation of these settings asks for so many answers a question."""
         sampling = GREEDY if answers == 1 else SamplingSettings.of(config.rl)
         return cls(answers, sampling, config.rl.max_answer_tokens, config.seed)
 

@@ -92,7 +92,7 @@ class TimeBudget:
 
 
 def is_too_short(limit_seconds: float, seconds: float, round_seconds: float) -> bool:
-    """Tell whether a limit ends a run of so many seconds before its last round, whose rounds take so long."""
+    """Whether a limit ends a run of so many seconds before its last round, whose rounds take so long."""
     budget = TimeBudget(limit_seconds, lambda: 0.0, used_before=max(0.0, seconds - round_seconds))
     budget.record_round(round_seconds)
     return not budget.allows_a_round

@@ -142,7 +142,7 @@ def new_sampler(
 
 
 def new_grader(prepared: Prepared) -> Grader:
-    """Return what grades a run's answers."""
+    """What grades a run's answers."""
     config = prepared.config
     return Grader(
         prepared.verifier,

@@ -19,7 +19,7 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How tokens are drawn. ``greedy`` takes the likeliest token and leaves the other three unused."""
+    """How tokens are drawn. ``greedy`` takes the most likely token and leaves the other three unused."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -28,7 +28,7 @@ class SamplingSettings:
 
     @classmethod
     def of(cls, settings: RlSettings) -> "SamplingSettings":
-        """Return what the training rounds of these settings sample with."""
+        """What the training rounds of these settings sample with."""
         return cls(temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k)
 
     @property
@@ -49,8 +49,8 @@ def scaled_logits(logits: Tensor, temperature: float) -> Tensor:
 def truncated(logits: Tensor, top_k: int, top_p: float, keep: Tensor | None = None) -> Tensor:
     """Set the logits of tokens that are never sampled to minus infinity.
 
-    First the ``top_k`` likeliest tokens are kept (ties with the last of them too), then, of these, the smallest set
-    of likeliest tokens whose probabilities add up to ``top_p`` or more (nucleus sampling, Holtzman et al. 2020,
+    First the ``top_k`` most likely tokens are kept (ties with the last of them too), then, of these, the smallest set
+    of most likely tokens whose probabilities add up to ``top_p`` or more (nucleus sampling, Holtzman et al. 2020,
     arXiv:1904.09751, section 3.1). At least one token stays.
 
     Args:

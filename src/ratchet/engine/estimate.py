@@ -100,7 +100,7 @@ def steps(lengths: Sequence[int], rows: int) -> int:
 
 
 def fixed_step_seconds(small: SamplerCall, large: SamplerCall, rows: int) -> float:
-    """Return what a decoding step costs whatever the batch holds, from two calls of different size; 0 if of one.
+    """What a decoding step costs whatever the batch holds, from two calls of different size; 0 if of one.
 
     small = fixed x its steps + answers x each, and the same for large: two equations, two unknowns. Between 0 and all
     of a step's time, so that noise cannot make a call cost less than nothing.
@@ -114,7 +114,7 @@ def fixed_step_seconds(small: SamplerCall, large: SamplerCall, rows: int) -> flo
 
 
 def call_seconds(measured: SamplerCall, answers: int, rows: int, fixed: float) -> float:
-    """Return what a call for so many answers of the measured lengths takes."""
+    """What a call for so many answers of the measured lengths takes."""
     there = steps(measured.lengths, rows)
     fixed = min(fixed, measured.seconds / there)  # it may come from a call of the other kind
     lengths = list(islice(cycle(measured.lengths), answers))

@@ -34,7 +34,7 @@ class GivenLoss(Protocol):
     """The loss of an objective that learns from given answers."""
 
     def tokens(self, row: EncodedPrompt) -> int:
-        """Return how many tokens a row has in a batch."""
+        """How many tokens a row has in a batch."""
 
     def share(self, rows: Sequence[EncodedPrompt], step: Sequence[EncodedPrompt]) -> Share:
         """Return the share of some rows of a step in the loss of all of them: shares add up, however it is split."""
@@ -60,7 +60,7 @@ def label_logprobs(policy: Policy, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def padding_id(policy: Policy) -> int:
-    """Return what rows are padded with; it is masked, so any id does where the tokenizer has none for it."""
+    """What rows are padded with; it is masked, so any id does where the tokenizer has none for it."""
     return int(policy.chat.tokenizer.pad_token_id or 0)
 
 

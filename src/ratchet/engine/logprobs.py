@@ -86,7 +86,7 @@ def row_logits(policy: Policy, row: PackedRow) -> Tensor:
 
 
 def row_states(policy: Policy, row: PackedRow, forward: RowForward) -> Tensor:
-    """Return what the output layer is given for a row's answer tokens, (U, H)."""
+    """What the output layer is given for a row's answer tokens, (U, H)."""
     if forward.rows != "decoder":
         trunk = policy.model.get_base_model().base_model
         states: Tensor = trunk(**_inputs(policy, row)).last_hidden_state[0]
@@ -181,7 +181,7 @@ def _tried(policy: Policy, trials: Sequence[Sequence[PackedAnswer]], way: RowFor
 
 
 def _gaps(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> tuple[float, float]:
-    """Return how far log-probabilities and gradients are apart, in the measures of ``_TOLERANCE``."""
+    """How far log-probabilities and gradients are apart, in the measures of ``_TOLERANCE``."""
     if found[1].shape != expected[1].shape:
         return float("inf"), float("inf")
     differences = (found[0] - expected[0]).abs()

@@ -65,7 +65,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def update_room(load: Load, device: torch.device) -> int:
-    """Return how many bytes the activations of the update may take; below 0 where not even the adapter fits."""
+    """How many bytes the activations of the update may take; below 0 where not even the adapter fits."""
     if device.type == "cpu":
         return cpu_update_room(load, host_memory())
     return gpu_update_room(load, free_bytes(device))
@@ -90,7 +90,7 @@ def give_back(freed_bytes: int) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception means that an allocation failed, on a GPU or in main memory."""
+    """Whether an exception means that an allocation failed, on a GPU or in main memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OUT_OF_MEMORY_MARKS)

@@ -56,7 +56,7 @@ class PackedGroup:
     parents: tuple[int, ...] | None = None
 
     def ancestors(self) -> NDArray[np.bool_]:
-        """Return which tokens of the tree each one sees, itself included, (tokens, tokens)."""
+        """Which tokens of the tree each one sees, itself included, (tokens, tokens)."""
         seen = np.eye(len(self.parents or ()), dtype=np.bool_)
         for token, parent in enumerate(self.parents or ()):
             if parent >= 0:
@@ -141,13 +141,13 @@ def packed_rows(
 
 
 def common_prefix(prompts: Sequence[tuple[int, ...]]) -> int:
-    """Return how many tokens all prompts begin with, each keeping one of its own; 0 if too few to be worth sharing."""
+    """How many tokens all prompts begin with, each keeping one of its own; 0 if too few to be worth sharing."""
     shared = shared_length(prompts)
     return shared if shared >= _SHORTEST_PREFIX else 0
 
 
 def shared_length(prompts: Sequence[tuple[int, ...]]) -> int:
-    """Return how many tokens all prompts begin with, each keeping one of its own; 0 if no two prompts differ."""
+    """How many tokens all prompts begin with, each keeping one of its own; 0 if no two prompts differ."""
     if len(set(prompts)) < 2:
         return 0
     # Of sorted sequences, what the first and the last share is shared by all.
@@ -190,7 +190,7 @@ class _Tree:
         self.paths[token_ids] = path
 
     def missing(self, token_ids: tuple[int, ...]) -> int:
-        """Return how many nodes an answer would add."""
+        """How many nodes an answer would add."""
         parent = -1
         for depth, token in enumerate(token_ids):
             node = self._nodes.get((parent, token))
@@ -287,7 +287,7 @@ class _Counts(NamedTuple):
         return self.branched if self.uses_trees else self.chained
 
     def with_answer(self, tree: _Tree, token_ids: tuple[int, ...]) -> "_Counts":
-        """Return what the counts are with one more answer to the tree's prompt."""
+        """What the counts are with one more answer to the tree's prompt."""
         missing = tree.missing(token_ids)
         chained = 0 if token_ids in tree.paths else len(token_ids)
         return _Counts(self.branched + missing, self.chained + chained, max(self.largest, len(tree) + missing))

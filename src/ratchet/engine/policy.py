@@ -129,7 +129,7 @@ class Policy:
         return sum(_adapted_weight(layer).nbytes for layer in _mergeable_layers(self.model))
 
     def memory_load(self, longest_prompt: int, longest_answer: int, *, own_decoder: bool = False) -> Load:
-        """Return what a run of this policy asks of its device; lengths in tokens.
+        """What a run of this policy asks of its device; lengths in tokens.
 
         ``own_decoder``: its update runs through our own decoder.
         """
@@ -231,7 +231,7 @@ def _mergeable_layers(model: PeftModel) -> list[LoraLayer]:
 
 
 def _adapted_weight(layer: LoraLayer) -> torch.nn.Parameter:
-    """Return what a part of the adapter adds to: a linear layer's weight, or the stacked weights of experts."""
+    """What a part of the adapter adds to: a linear layer's weight, or the stacked weights of experts."""
     weight: torch.nn.Parameter = layer.get_param() if isinstance(layer, ParamWrapper) else layer.get_base_layer().weight
     return weight
 
@@ -370,7 +370,7 @@ def refuse_mixture_of_experts(model_config: Any, loss: Loss | None) -> None:
 
 
 def experts_of(text_config: Any) -> int:
-    """Return how many experts a layer of the model chooses from, 0 or 1 where it is no mixture of them."""
+    """How many experts a layer of the model chooses from, 0 or 1 where it is no mixture of them."""
     return max(getattr(text_config, name, None) or 0 for name in EXPERT_COUNTS)
 
 

@@ -80,7 +80,7 @@ def _highest(peaks: Mapping[PhaseName, int | None]) -> tuple[PhaseName, int] | N
 
 
 def _further_bytes(config: RunConfig, measured: Measured, size: Size) -> int:
-    """Return what the full round's answers take beyond those of the trial's largest pass."""
+    """What the full round's answers take beyond those of the trial's largest pass."""
     written = measured.large.sampling
     missing = size.prompts * size.answers - written.answers
     truncates = config.rl.top_p < 1 or config.rl.top_k > 0
@@ -89,7 +89,7 @@ def _further_bytes(config: RunConfig, measured: Measured, size: Size) -> int:
 
 
 def _missing_cache(measured: Measured, size: Size, load: Load) -> int:
-    """Return what the cache takes of the rows that the full run has and the trial had no time for."""
+    """What the cache takes of the rows that the full run has and the trial had no time for."""
     most = max(size.prompts * size.answers, size.validation, size.heldout)
     rows = min(size.rows, most) - min(size.rows, measured.large.sampling.answers)
     longest = load.longest_prompt + max(measured.large.sampling.lengths)
@@ -117,7 +117,7 @@ def answers_of(groups: Sequence[Group]) -> Answers:
 
 
 def advice(config: RunConfig, answers: Answers, estimate: Estimate, load: Load) -> list[str]:
-    """Return what to know and do before the full run starts, what would end it first."""
+    """What to know and do before the full run starts, what would end it first."""
     return [
         *_on_memory(config, estimate, load),
         *_on_time(config, estimate),

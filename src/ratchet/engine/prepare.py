@@ -37,7 +37,7 @@ from ratchet.verifiers.base import Verifier
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that has passed its checks. ``config`` is resolved, system prompt and worked examples included.
+    """A run that has passed its checks. ``config`` is resolved, system prompt and few-shot examples included.
 
     ``watch`` is the watch metric, None without one. Whoever has the object closes it.
     """

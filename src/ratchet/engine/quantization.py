@@ -25,7 +25,7 @@ _WORDS: dict[Quantization, str] = {"none": "unquantized", "8bit": "in 8 bits", "
 
 
 def load_keywords(quantization: Quantization, device: torch.device, stored: dict[str, Any]) -> dict[str, Any]:
-    """Return what ``from_pretrained`` is given beside the rest to load a model quantized, nothing for "none".
+    """What ``from_pretrained`` is given beside the rest to load a model quantized, nothing for "none".
 
     Args:
         quantization: The setting.
@@ -50,7 +50,7 @@ def load_keywords(quantization: Quantization, device: torch.device, stored: dict
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
-    """Return what a model computes in: bfloat16 on a GPU, else float32 (bfloat16 is many times slower on a CPU)."""
+    """What a model computes in: bfloat16 on a GPU, else float32 (bfloat16 is many times slower on a CPU)."""
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
@@ -138,5 +138,5 @@ class _Int8Product(torch.autograd.Function):
 
 
 def is_quantized(weight: torch.Tensor) -> bool:
-    """Tell whether a weight holds codes, not numbers: nothing can be added to it."""
+    """Whether a weight holds codes, not numbers: nothing can be added to it."""
     return not weight.is_floating_point()

@@ -21,7 +21,7 @@ _VERSIONS = ("ratchet-rl", "torch", "transformers")
 
 
 def made_with(prepared: Prepared) -> MadeWith:
-    """Return what a report of this run is made with."""
+    """What a report of this run is made with."""
     config = prepared.config
     if config.verifier is None:
         raise ValueError("the settings are not resolved")
@@ -69,7 +69,7 @@ def training_data_hash(prepared: Prepared) -> str:
 
 
 def _source_name(data: Data) -> str:
-    """Return where the rows come from as people call it: the source, and which dataset, path or task of it."""
+    """Where the rows come from as people call it: the source, and which dataset, path or task of it."""
     match data:
         case DatasetData():
             return f"{data.source} {data.name}@{data.version}"

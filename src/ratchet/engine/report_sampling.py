@@ -1,4 +1,4 @@
-"""The verifier report card: what the starting model answers, how that is graded, and what made-up answers reveal.
+"""The verifier report card: what the starting model answers, how that is graded, and what adversarial answers reveal.
 
     64 answers   to training prompts, asked and sampled as in the run, graded by the run's own verifier and reward
     192 more     where all 64 score alike
@@ -112,7 +112,7 @@ def _all_alike(groups: Sequence[Group]) -> bool:
 
 
 def probed(prepared: Prepared) -> Probes:
-    """Try made-up answers on some training prompts with the run's verifier."""
+    """Try adversarial answers on some training prompts with the run's verifier."""
     stream = PromptStream([one.prompt for one in prepared.train], prepared.config.seed)
     return run_probes(
         prepared.verifier.grade,

@@ -62,19 +62,19 @@ class Engine:
 
 
 def number_of_rounds(config: RunConfig, prompts: int) -> int:
-    """Return how many rounds a run has; "full" takes as many as the epochs need, sft and dpo are scored so often."""
+    """How many rounds a run has; "full" takes as many as the epochs need, sft and dpo are scored so often."""
     if config.tuning is not None:
         return min(config.tuning.evaluations, number_of_steps(config.tuning, prompts))
     return steps_of(config.rl, prompts).rounds
 
 
 def most_draws(rl: RlSettings) -> int:
-    """Return how often a round draws prompts at most."""
+    """How often a round draws prompts at most."""
     return MAX_DRAWS if rl.dynamic_sampling == "refill" else 1
 
 
 def has_signal(group: Group) -> bool:
-    """Tell whether a group's rewards differ, so that it can teach anything."""
+    """Whether a group's rewards differ, so that it can teach anything."""
     rewards = [rollout.reward for rollout in group.rollouts]
     return max(rewards) - min(rewards) > REWARD_RESOLUTION
 
@@ -117,7 +117,7 @@ def score(
     max_answer_tokens: int,
     check: Callable[[], None],
 ) -> tuple[Validation, list[Rollout]]:
-    """Answer every prompt with its likeliest tokens and grade the answers.
+    """Answer every prompt with its most likely tokens and grade the answers.
 
     Returns:
         The summary and the rollouts, one per prompt in the order given.
@@ -182,7 +182,7 @@ def best_after(number: int, validation: Validation, earlier: Sequence[RoundRecor
 
 
 def checker(why_stop: Callable[[When], StopReason | None]) -> Callable[[], None]:
-    """Return what gives up the round under way, by raising ``Interrupted``, once there is a reason to."""
+    """What gives up the round under way, by raising ``Interrupted``, once there is a reason to."""
 
     def check() -> None:
         if reason := why_stop("within"):

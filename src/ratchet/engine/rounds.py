@@ -181,14 +181,14 @@ def _entropy(rollouts: Sequence[Rollout], tokens: int) -> float | None:
 
 
 def _early_ending(config: RunConfig, records: Sequence[RoundRecord]) -> Ending | None:
-    """Tell whether the rounds so far, round 0 included, leave nothing to go on for."""
+    """Whether the rounds so far, round 0 included, leave nothing to go on for."""
     if target_reached(records[-1].best_accuracy, config.limits.target_percent):
         return "target"
     return _signal_ending(records, config.rl.no_signal_rounds)
 
 
 def _signal_ending(records: Sequence[RoundRecord], limit: int) -> Ending | None:
-    """Tell whether signal never came (raises) or dried up because everything is right (nothing left to learn)."""
+    """Whether signal never came (raises) or dried up because everything is right (nothing left to learn)."""
     rounds = records[1:]
     if len(rounds) < limit:
         return None

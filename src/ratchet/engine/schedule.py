@@ -12,12 +12,12 @@ Tuning = SftSettings | DpoSettings
 
 
 def rows_per_step(settings: Tuning, rows: int) -> int:
-    """Return how many rows a step takes: none twice."""
+    """How many rows a step takes: none twice."""
     return min(settings.batch_size, rows)
 
 
 def number_of_steps(settings: Tuning, rows: int) -> int:
-    """Return how many steps the epochs take; the last one has what is left of the rows."""
+    """How many steps the epochs take; the last one has what is left of the rows."""
     return -(-settings.epochs * rows // rows_per_step(settings, rows))
 
 

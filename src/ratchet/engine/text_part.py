@@ -20,7 +20,7 @@ _NAMES = {
 
 
 def text_keywords(name: str, source: str, keywords: dict[str, Any]) -> dict[str, Any]:
-    """Return what ``from_pretrained`` needs to load the language model of a checkpoint with a vision tower.
+    """What ``from_pretrained`` needs to load the language model of a checkpoint with a vision tower.
 
     Args:
         name: How messages call the model.

@@ -111,7 +111,7 @@ class Measured:
 
 
 def size_of(prepared: Prepared, policy: Policy, plan: EngineBudgets) -> Size:
-    """Return what the full run has of everything."""
+    """What the full run has of everything."""
     config = prepared.config
     shortest = min(len(one.token_ids) for one in prepared.train)
     return Size(
@@ -150,7 +150,7 @@ def small_pass(prepared: Prepared, size: Size) -> PassPrompts:
 
 
 def batch_groups(size: Size, least: int, group_tokens: float, row_tokens: int) -> int:
-    """Return how many groups fill what the full run computes at a time: the sampler's batch and a row of the update.
+    """How many groups fill what the full run computes at a time: the sampler's batch and a row of the update.
 
     Args:
         size: Of the full run, which has no more groups than its prompts.
@@ -254,7 +254,7 @@ class TrialRound:
         return times, groups
 
     def _group_tokens(self, groups: Sequence[Group]) -> float:
-        """Return how many tokens a group takes in the rows of the update, on average."""
+        """How many tokens a group takes in the rows of the update, on average."""
         learner = self._engine.learner
         rows = pack(
             packed_answers(groups),

@@ -28,7 +28,7 @@ class SftLoss:
     policy: Policy
 
     def tokens(self, row: EncodedPrompt) -> int:
-        """Return how many tokens a row has in a batch."""
+        """How many tokens a row has in a batch."""
         return len(row.token_ids) + len(row.demonstration_ids)
 
     def share(self, rows: Sequence[EncodedPrompt], step: Sequence[EncodedPrompt]) -> Share:
@@ -48,7 +48,7 @@ class DpoLoss:
     beta: float
 
     def tokens(self, row: EncodedPrompt) -> int:
-        """Return how many tokens a pair has in a batch: both answers, each with the prompt and padded to the longer."""
+        """How many tokens a pair has in a batch: both answers, each with the prompt and padded to the longer."""
         return 2 * (len(row.token_ids) + max(len(row.demonstration_ids), len(row.rejected_ids)))
 
     def share(self, rows: Sequence[EncodedPrompt], step: Sequence[EncodedPrompt]) -> Share:
@@ -58,7 +58,7 @@ class DpoLoss:
         return Share(loss, float(margins.detach().sum()), int((margins > 0).sum()))
 
     def _difference(self, rows: Sequence[EncodedPrompt]) -> Tensor:
-        """Return how much further the policy has moved towards the chosen answers than towards the others, (b,)."""
+        """How much further the policy has moved towards the chosen answers than towards the others, (b,)."""
         from trl.trainer.dpo_trainer import DataCollatorForPreference
 
         batch = DataCollatorForPreference(pad_token_id=padding_id(self.policy))(pairs_of(rows))

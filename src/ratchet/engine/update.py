@@ -170,7 +170,7 @@ def _answers(groups: Sequence[Group], learner: Learner) -> list[_WeightedAnswer]
 
 
 def _sampled_logprobs(rollout: Rollout, learner: Learner) -> tuple[float, ...]:
-    """Return what the sampler reported, to be compared with the trainer's under the same distribution."""
+    """What the sampler reported, to be compared with the trainer's under the same distribution."""
     completion = rollout.completion
     if learner.importance_cap is not None:
         return completion.logprobs

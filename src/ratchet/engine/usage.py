@@ -58,5 +58,5 @@ def _status(name: str) -> int | None:
 
 
 def device_limit(device: torch.device) -> int | None:
-    """Return how much memory a CUDA device has."""
+    """How much memory a CUDA device has."""
     return int(torch.cuda.mem_get_info(device)[1]) if device.type == "cuda" else None

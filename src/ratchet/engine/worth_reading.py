@@ -128,7 +128,7 @@ def _shown(why: Why, group: Group, rollout: Rollout) -> WorthReading:
 
 
 def advice(card: ReportCard, config: RunConfig) -> list[str]:
-    """Return what the numbers of a report suggest, the most pressing first. Numbers and settings only."""
+    """What the numbers of a report suggest, the most pressing first. Numbers and settings only."""
     counts = _counts(card)
     found = [
         one

@@ -162,7 +162,7 @@ def _level(own: Tensor, path: Tensor, heads: Heads, tokens: int, dtype: torch.dt
 
 
 def _tree_mask(groups: Sequence[PackedGroup], shape: tuple[int, int, int, int, int], dtype: torch.dtype) -> Tensor:
-    """Return which tokens of its group's tree each query sees, (groups * kv, r * length, length), to be added."""
+    """Which tokens of its group's tree each query sees, (groups * kv, r * length, length), to be added."""
     length = shape[-1]
     # A place that no token takes sees itself, so that no softmax is empty.
     sees = torch.eye(length, dtype=torch.bool).repeat(len(groups), 1, 1)
@@ -174,7 +174,7 @@ def _tree_mask(groups: Sequence[PackedGroup], shape: tuple[int, int, int, int, i
 
 
 def _places(parts: Sequence[tuple[Tensor, Tensor]], rows: int) -> Tensor:
-    """Return where in the concatenated parts each of the rows is. Each part: the rows it holds, and which are real."""
+    """Where in the concatenated parts each of the rows is. Each part: the rows it holds, and which are real."""
     held = torch.cat([index for index, _ in parts])
     real = torch.cat([is_real for _, is_real in parts])
     place = torch.empty(rows, dtype=torch.long)

@@ -30,7 +30,7 @@ class Choice:
 
 
 def choose(settings: SamplerSettings, device: torch.device, files: ModelFiles, quantization: Quantization) -> Choice:
-    """Return which sampler to take.
+    """Which sampler to take.
 
     Raises:
         InvalidSetting: vLLM was asked for and cannot be had.
@@ -125,7 +125,7 @@ def make_sampler(
 
 
 def most_rows(backend: Backend, device: torch.device, sampling_tokens: int, row_tokens: int) -> int:
-    """Return how many answers the sampler writes at a time, each with its prompt of so many tokens at most."""
+    """How many answers the sampler writes at a time, each with its prompt of so many tokens at most."""
     if backend == "in_process":
         return rows_at_once(device.type, row_tokens, sampling_tokens)
     from ratchet.engine.sampler.vllm import most_answers

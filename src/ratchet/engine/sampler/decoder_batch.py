@@ -56,7 +56,7 @@ class DecoderBatches:
 
 
 def batches_of(kind: BatchKind, policy: Policy) -> Batches:
-    """Return what makes batches of that kind."""
+    """What makes batches of that kind."""
     return DecoderBatches(policy) if kind == "decoder" else TransformersBatches(policy)
 
 

@@ -50,7 +50,7 @@ _NOT_FINITE = (
 
 
 def rows_at_once(device_type: str, row_tokens: int, budget_tokens: int) -> int:
-    """Return how many answers may be written at a time, each with its prompt of so many tokens at most; one always."""
+    """How many answers may be written at a time, each with its prompt of so many tokens at most; one always."""
     return min(_MOST_ROWS[device_type], max(1, budget_tokens // row_tokens))
 
 
@@ -201,7 +201,7 @@ class _Waiting:
             yield chunk
 
     def _common_prefix(self) -> tuple[int, ...]:
-        """Return what all prompts begin with, where computing it once pays; a token of each prompt is left out."""
+        """What all prompts begin with, where computing it once pays; a token of each prompt is left out."""
         prompts = [self._requests[number].prompt_token_ids for number in self._order]
         shared = shared_length(prompts)
         return prompts[0][:shared] if shared * (len(prompts) - 1) >= _WORTH_SHARING_TOKENS else ()
@@ -329,6 +329,6 @@ class _OpenRows:
         self._live, self.at = self._live[staying], self.at[staying]
 
     def last_tokens(self) -> NDArray[np.int64]:
-        """Return what each answer wrote last, (b,)."""
+        """What each answer wrote last, (b,)."""
         written: NDArray[np.int64] = self._history[0, self._live, self._written[self._live] - 1].astype(np.int64)
         return written

@@ -50,7 +50,7 @@ _ROWS_COMPARED = 8
 
 
 def buffer_shape(rows: int, end: int, present: tuple[int, int] = (0, 0)) -> tuple[int, int]:
-    """Return how many rows and columns the cache's buffers should have.
+    """How many rows and columns the cache's buffers should have.
 
     Args:
         rows: How many are needed.
@@ -170,7 +170,7 @@ class StaticStep:
         return logits
 
     def _masks(self, visible: Tensor) -> Tensor | dict[str, Tensor]:
-        """Return what is added to attention scores, (S, 1, 1, C): one mask, or one for each kind of layer."""
+        """What is added to attention scores, (S, 1, 1, C): one mask, or one for each kind of layer."""
         masks = {}
         for window in self._windows:
             within = visible if window is None else visible & (self._columns > self._column - window)

@@ -76,7 +76,7 @@ class _Layer(DynamicLayer):  # type: ignore[misc] # transformers carries no type
         return self.end - self.start
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return how many columns attention reads, and how many before them it does not."""
+        """How many columns attention reads, and how many before them it does not."""
         seen = self.get_seq_length()
         hidden = max(seen - self.window + 1, 0) if self.window else 0
         return seen - hidden + query_length, hidden

@@ -74,7 +74,7 @@ class _Adapter:
 
 
 def most_answers(sampling_tokens: int, window_tokens: int) -> int:
-    """Return how many answers may be written at a time, each with its prompt of so many tokens at most; one always."""
+    """How many answers may be written at a time, each with its prompt of so many tokens at most; one always."""
     return max(1, min(_MOST_ANSWERS, sampling_tokens // window_tokens))
 
 
