@@ -68,7 +68,7 @@ def test_a_run_is_stopped_from_another_terminal_and_queued_again(queued, start_c
     served = start_cli("serve", "--gpus", "0")
     until(lambda: has_done(queued, 1))
     stopped = cli("runs", "stop", queued.run_id)
-    assert "Asked to stop" in stopped.stdout
+    assert "Stop requested" in stopped.stdout
     until(lambda: not queued.is_locked())
     rounds = sum(event["event"] == "round" for event in journal(queued))
     until(lambda: cli("resume", queued.run_id, "--queue").returncode == 0)
