@@ -131,7 +131,7 @@ def test_a_function_that_starts_to_fail_ends_the_run_with_its_best_adapter(tmp_p
 
     result = ratchet.train(short(), inspected=True, verifier=breaking, on_round=done.append, out=tmp_path / "run")
     assert (result.status, result.ending, result.rounds_done) == ("stopped_early", "metric_failures", 1)
-    assert "on 16 of 16 answers in round 2: 16 by execution" in result.message
+    assert "on 16 of 16 answers in round 2 (16 by execution)" in result.message
     assert "zyzzyva" not in result.message
     folder = RunFolder(tmp_path / "run")
     assert adapter_bytes(folder)

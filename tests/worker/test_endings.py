@@ -297,7 +297,7 @@ def test_metric_failures(tmp_path, monkeypatch):
     config = settings_of(tmp_path).model_copy(update={"verifier": identity(metric)})
     run = ScriptedRun(tmp_path, monkeypatch, validation=[NONE_RIGHT, HALF_RIGHT], config=config)
     result = run.run(function=metric)
-    said = ["failed on 4 of 4 answers in round 2: 4 by execution", "the empty answer is an answer too"]
+    said = ["failed on 4 of 4 answers in round 2 (4 by execution)", "the empty answer is an answer too"]
     assert_kept(run, ending="metric_failures", best=1, done=1, said=said)
     assert exit_status(result) == 4
 

@@ -96,7 +96,7 @@ def test_no_text_of_a_prompt_or_an_answer_is_in_report_journal_or_log(made):
 
 
 def test_an_ended_trial_cannot_be_gone_on_with(made):
-    with pytest.raises(Conflict, match="keeps nothing"):
+    with pytest.raises(Conflict, match="cannot be resumed"):
         ratchet.resume(made.folder)
     with pytest.raises(Conflict, match="was a trial"):
         worker.run(RunFolder(made.folder))
@@ -114,7 +114,7 @@ def test_a_trial_that_was_killed_is_made_again_from_its_start(tmp_path):
 
     with pytest.raises(Killed):
         worker.run(folder, listeners=[worker.Listener(on_event=killed)])
-    with pytest.raises(Conflict, match="keeps nothing"):
+    with pytest.raises(Conflict, match="cannot be resumed"):
         ratchet.resume(folder.path)
     assert worker.run(folder).status == "completed"
     assert folder.read_trial().is_finished
