@@ -9,10 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ratchet.run.endings import AT_WORK as AT_WORK
-from ratchet.run.endings import ENDS as ENDS
-from ratchet.run.endings import Ending as Ending
-from ratchet.run.endings import RunStatus as RunStatus
+from ratchet.run.endings import Ending, RunStatus
 from ratchet.verifiers.base import OUTCOMES as OUTCOMES
 from ratchet.verifiers.base import Grade as Grade
 from ratchet.verifiers.base import Message as Message
