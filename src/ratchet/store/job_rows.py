@@ -37,7 +37,7 @@ _STATUSES: dict[str, tuple[str, ...]] = {"loop": get_args(LoopStatus), "experime
 
 
 @dataclass(frozen=True)
-class StoredPlan:
+class StoredJob:
     """A loop or an experiment. ``settings`` and ``report`` are its own records as JSON, no report before its end."""
 
     id: str
@@ -52,7 +52,7 @@ class StoredPlan:
     stop_requested_at: datetime | None
 
 
-class PlanStore:
+class JobStore:
     """All loops, or all experiments.
 
     Args:
@@ -65,17 +65,17 @@ class PlanStore:
         self._table = table
         self.kind = table.__tablename__
 
-    def add(self, settings: Mapping[str, Any], *, name: str, project: str, status: str) -> StoredPlan:
+    def add(self, settings: Mapping[str, Any], *, name: str, project: str, status: str) -> StoredJob:
         """Enter a new one and return it."""
         self._check(status)
         now = datetime.now(UTC)
-        plan = f"{_LETTERS[self.kind]}{now:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        fields: dict[str, Any] = {"id": plan, "project": project, "name": name, "settings": dict(settings)}
+        job = f"{_LETTERS[self.kind]}{now:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        fields: dict[str, Any] = {"id": job, "project": project, "name": name, "settings": dict(settings)}
         row = self._table(**fields, status=status, message="", report=None, created_at=now)
         self._database.write(lambda session: session.add(row))
-        return self.get(plan)
+        return self.get(job)
 
-    def get(self, id: str) -> StoredPlan:
+    def get(self, id: str) -> StoredJob:
         """One by its id.
 
         Raises:
@@ -83,7 +83,7 @@ class PlanStore:
         """
         return self._database.read(lambda session: self._stored(self._get(session, id)))
 
-    def all(self, project: str | None = None, statuses: Collection[str] | None = None) -> list[StoredPlan]:
+    def all(self, project: str | None = None, statuses: Collection[str] | None = None) -> list[StoredJob]:
         """Those of a project and in one of these statuses, all for None; oldest first."""
         query = sa.select(self._table).order_by(self._table.created_at, self._table.id)
         if project is not None:
@@ -133,5 +133,5 @@ class PlanStore:
             raise NotFound(f"There is no {self.kind} {id}.")
         return found
 
-    def _stored(self, row: Any) -> StoredPlan:
-        return StoredPlan(**{name: getattr(row, name) for name in _FIELDS})
+    def _stored(self, row: Any) -> StoredJob:
+        return StoredJob(**{name: getattr(row, name) for name in _FIELDS})

@@ -23,7 +23,7 @@ from ratchet.run.run_folder import new_run_id
 from ratchet.store.adapter_rows import AdapterStore, NewAdapter, enter
 from ratchet.store.database import Database
 from ratchet.store.evaluation_rows import EvaluationStore, enter_scores, evaluation_row
-from ratchet.store.job_rows import PlanStore
+from ratchet.store.job_rows import JobStore
 from ratchet.store.schema import ExperimentRow, LoopRow, RoundRow, RunRow
 
 log = logging.getLogger(__name__)
@@ -96,8 +96,8 @@ class RunStore:
         self._database = database
         self.adapters = AdapterStore(database)
         self.evaluations = EvaluationStore(database)
-        self.loops = PlanStore(database, LoopRow)
-        self.experiments = PlanStore(database, ExperimentRow)
+        self.loops = JobStore(database, LoopRow)
+        self.experiments = JobStore(database, ExperimentRow)
 
     def add(
         self,

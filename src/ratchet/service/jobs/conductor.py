@@ -22,7 +22,7 @@ from ratchet.service.runs.registry import open_store
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
-    from ratchet.store.job_rows import PlanStore, StoredPlan
+    from ratchet.store.job_rows import JobStore, StoredJob
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Job(Protocol):
     resumable: ClassVar[tuple[str, ...]]
 
     @property
-    def stored(self) -> "StoredPlan":
+    def stored(self) -> "StoredJob":
         """Its row."""
 
     @property
@@ -52,11 +52,11 @@ class Job(Protocol):
         """What it has started."""
 
     @staticmethod
-    def rows(store: "RunStore") -> "PlanStore":
+    def rows(store: "RunStore") -> "JobStore":
         """All rows of this kind of job."""
 
     @classmethod
-    def read(cls, store: "RunStore", stored: "StoredPlan") -> Self:
+    def read(cls, store: "RunStore", stored: "StoredJob") -> Self:
         """Read a job from its row and its steps.
 
         Raises:
@@ -185,7 +185,7 @@ class Conductor:
             stored.id == id for kind in KINDS for stored in kind.rows(self.store).all(statuses=kind.open_statuses)
         )
 
-    def _conduct(self, kind: type[Job], stored: "StoredPlan") -> None:
+    def _conduct(self, kind: type[Job], stored: "StoredJob") -> None:
         rows = kind.rows(self.store)
         name = f"{rows.kind.capitalize()} {stored.id}"
         try:

@@ -39,7 +39,7 @@ from ratchet.service.runs.registry import open_store
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
-    from ratchet.store.job_rows import PlanStore, StoredPlan
+    from ratchet.store.job_rows import JobStore, StoredJob
 
 _TRIES = {"evaluate": 2, "train": 1}
 _MOST_SEEDS = 20
@@ -52,18 +52,18 @@ class Experiment:
     open_statuses: ClassVar[tuple[str, ...]] = ("measuring", "training", "scoring")
     resumable: ClassVar[tuple[str, ...]] = ("stopped", "failed")
 
-    stored: "StoredPlan"
+    stored: "StoredJob"
     spec: ExperimentSpec
     steps: JobSteps
     report: ExperimentReport | None
 
     @staticmethod
-    def rows(store: "RunStore") -> "PlanStore":
+    def rows(store: "RunStore") -> "JobStore":
         """All experiments in the database."""
         return store.experiments
 
     @classmethod
-    def read(cls, store: "RunStore", stored: "StoredPlan") -> "Experiment":
+    def read(cls, store: "RunStore", stored: "StoredJob") -> "Experiment":
         """Read an experiment from its row and its steps."""
         report = None if stored.report is None else ExperimentReport.model_validate(stored.report)
         # Through text: the settings are strict, and take a list for a tuple in JSON alone.
@@ -165,7 +165,7 @@ class Experiment:
         return f"{what} {run.id} of step {step.name} failed. {run.message}"
 
 
-def create_experiment(spec: ExperimentSpec, *, name: str = "", project: str = "") -> "StoredPlan":
+def create_experiment(spec: ExperimentSpec, *, name: str = "", project: str = "") -> "StoredJob":
     """Check an experiment and queue it; the scheduler carries it out.
 
     Raises:

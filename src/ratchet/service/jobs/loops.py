@@ -48,7 +48,7 @@ from ratchet.service.runs.registry import Origin, open_store
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
-    from ratchet.store.job_rows import PlanStore, StoredPlan
+    from ratchet.store.job_rows import JobStore, StoredJob
 
 Half = Literal["selection", "held-out"]
 _LEAST_QUESTIONS = 2
@@ -95,7 +95,7 @@ class Loop:
     open_statuses: ClassVar[tuple[str, ...]] = ("queued", "training", "benchmarking")
     resumable: ClassVar[tuple[str, ...]] = ("stopped", "failed")
 
-    stored: "StoredPlan"
+    stored: "StoredJob"
     spec: LoopSpec
     benchmark: BenchmarkSpec
     steps: JobSteps
@@ -103,12 +103,12 @@ class Loop:
     report: LoopReport | None
 
     @staticmethod
-    def rows(store: "RunStore") -> "PlanStore":
+    def rows(store: "RunStore") -> "JobStore":
         """All loops in the database."""
         return store.loops
 
     @classmethod
-    def read(cls, store: "RunStore", stored: "StoredPlan") -> "Loop":
+    def read(cls, store: "RunStore", stored: "StoredJob") -> "Loop":
         """Read a loop from its row and its steps.
 
         Raises:
@@ -272,7 +272,7 @@ class Loop:
                 shutil.rmtree(run.folder / "merged", ignore_errors=True)
 
 
-def create_loop(spec: LoopSpec) -> "StoredPlan":
+def create_loop(spec: LoopSpec) -> "StoredJob":
     """Check a loop and queue it; the scheduler carries it out.
 
     Raises:
