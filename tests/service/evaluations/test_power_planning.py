@@ -28,5 +28,5 @@ def test_so_it_is_on_the_command_line(ratchet_command):
 def test_the_readmes_gain_of_five_points(ratchet_command):
     code, out, err = ratchet_command("bench", "power", "--gain", "5", "--base", "40", "--questions", "1000")
     assert code == 0, err
-    assert "A gain of 5 points over 40 percent takes about 805 questions" in out
-    assert "With 1,000 questions it is seen in " in out
+    assert "a gain of 5 points over 40 percent in four of five evaluations takes about 805 questions" in out
+    assert "With 1,000 questions it is detected in " in out

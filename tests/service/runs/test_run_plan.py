@@ -92,7 +92,7 @@ def test_the_command_tells_people_and_machines_and_exits_like_check(ratchet_comm
     assert code == 0
     assert "20 rounds x 1 a round = 20" in out
     assert "141 GB card" in out
-    assert "ratchet trial measures it" in out
+    assert "measure it with ratchet trial" in out
     assert f"ratchet train {tmp_path / 'run.yaml'}" in out
     code, out, _ = ratchet_command(*good, "--json")
     told = json.loads(out)

@@ -104,7 +104,7 @@ def test_on_a_terminal_the_report_is_shown_and_yes_starts_the_run(tmp_path, ratc
     assert terminal.end() == 0
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.text)
     assert re.search(r"Device +cpu \(1 thread\)", plain)
-    assert re.search(r"Longest +1 round, at most 2 hours", plain)
+    assert re.search(r"Limits +1 round, at most 2 hours", plain)
     assert re.search(r"Report +confirmed by \S+ on 20", plain)
     assert re.search(rf"Writes +.*{re.escape(str(tmp_path / 'run'))}", plain)
     record = RunFolder(tmp_path / "run").read_run()["report"]
