@@ -157,7 +157,7 @@ def test_a_row_with_tests_that_can_be_passed_is_accepted(verifier, tests, ground
     ("tests", "ground_truth", "said"),
     [
         (None, "", "has no tests"),
-        ([], "", "nothing to check"),
+        ([], "", "check nothing"),
         (ADDS, WRONG, "passes 0 of its 3 tests (0 timed out)"),
         (ADDS, HALF, "passes 1 of its 3 tests"),
         (ADDS, "a sentence about it", "passes 0 of its 3 tests"),
