@@ -28,7 +28,7 @@ class RewardSettings(Settings):
     format_bonus: FormatKind | None = setting(
         None,
         label="Format bonus",
-        help="A small extra reward for the asked-for form: tags (one <think>...</think>, then one "
+        help="A small extra reward for the requested format: tags (one <think>...</think>, then one "
         "<answer>...</answer>), boxed (one \\boxed{}), pattern, or off. Left out: tags for Math Pairs and final "
         "numbers, boxed for math, off for every other verifier.",
     )
@@ -51,8 +51,7 @@ class RewardSettings(Settings):
         ge=1,
         label="Overlong buffer",
         unit="tokens",
-        help="Correctness shrinks in a straight line over the last so many tokens before the longest answer; empty "
-        "switches this off.",
+        help="Correctness falls linearly to 0 over this many tokens before Max answer tokens. Empty: off.",
     )
 
     @model_validator(mode="after")
