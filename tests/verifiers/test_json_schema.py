@@ -105,8 +105,8 @@ def test_numbers_patterns_and_references(schema, text, expected):
     [
         ({"type": "strin"}, "not a JSON Schema"),
         ({"properties": {"a": {"items": [{}]}}}, "not a JSON Schema"),
-        ({"pattern": "(("}, "no regular expression"),
-        ({"patternProperties": {"((": {}}}, "no regular expression"),
+        ({"pattern": "(("}, "not a valid regular expression"),
+        ({"patternProperties": {"((": {}}}, "not a valid regular expression"),
         ({"$ref": "#/$defs/a"}, "to nothing inside"),
         ({"anyOf": [{"$ref": "https://example.com/s.json"}]}, "never fetched"),
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "draft other than"),
