@@ -87,7 +87,7 @@ def _conversation(setup: Any, prompt: Prompt) -> list[dict[str, str]]:
     system = [{"role": "system", "content": setup.system_prompt}] if setup.system_prompt else []
     examples = [
         {"role": role, "content": text}
-        for example in setup.worked_examples
+        for example in setup.few_shot_examples
         for role, text in (("user", example.user), ("assistant", example.assistant))
     ]
     return [*system, *examples, *(dict(message) for message in prompt.messages)]

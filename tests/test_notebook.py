@@ -100,7 +100,7 @@ def test_functions_whose_source_cannot_be_seen_are_told_apart_by_name(tmp_path):
 
 def test_a_run_with_a_built_in_verifier_takes_no_function(tmp_path):
     folder = RunFolder.create(ratchet.RunConfig(), tmp_path / "run")
-    with pytest.raises(Conflict, match="resume it without a function"):
+    with pytest.raises(Conflict, match="Resume it without a function"):
         ratchet.resume(folder.path, verifier=closeness)
 
 

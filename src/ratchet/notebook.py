@@ -22,6 +22,7 @@ from typing import Any
 
 from ratchet import service
 from ratchet.config import CompositeVerifier, PythonVerifier, RunConfig, VerifierSettings
+from ratchet.config.changes import with_values
 from ratchet.config.config_text import build, read_file
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.evaluation.comparison import SideBySide
@@ -152,7 +153,7 @@ def _place(evaluation: Evaluation | str) -> str:
 
 
 def _settings(config: Config, verifier: VerifierFunction | None) -> RunConfig:
-    """Return the settings, with the identity of the user's own verifier in them."""
+    """The settings, with the identity of the user's own verifier in them."""
     if not isinstance(config, RunConfig | Mapping | str | Path):
         raise InvalidSetting(
             f"The settings are of type {type(config).__name__}; give a RunConfig, a mapping or the path of a YAML file."
@@ -162,12 +163,13 @@ def _settings(config: Config, verifier: VerifierFunction | None) -> RunConfig:
     elif not isinstance(config, RunConfig):
         config = build(config)
     if verifier is not None:
-        config = config.model_copy(update={"verifier": _with_identity(config.verifier, identity(verifier))})
+        own = _with_identity(config.verifier, identity(verifier))
+        config = with_values(config, {"verifier": own.model_dump(mode="json")})
     return config
 
 
 def _with_identity(settings: VerifierSettings | None, function: PythonVerifier) -> VerifierSettings:
-    """Return a verifier with the user's function in it: as the part of a composite that asks for one, else as all."""
+    """A verifier with the user's function in it: as the part of a composite that asks for one, else as all."""
     if isinstance(settings, CompositeVerifier) and takes_function(settings):
         parts = [
             part.model_copy(update={"verifier": _with_identity(part.verifier, function)})
@@ -182,7 +184,7 @@ def _with_identity(settings: VerifierSettings | None, function: PythonVerifier) 
 def resume(
     run_or_folder: str | Path, *, verifier: VerifierFunction | None = None, on_round: OnRound | None = None
 ) -> RunResult:
-    """Go on with a run that was killed or stopped, from its last finished round.
+    """Resume a run that was killed or stopped, from its last finished round.
 
     Raises:
         Conflict: the run is over, or the verifier is not the function that it was started with.
@@ -195,18 +197,18 @@ def resume(
 def _refuse_other_function(config: RunConfig, verifier: VerifierFunction) -> None:
     stored, given = _function_in(config.verifier), identity(verifier)
     if stored is None:
-        raise Conflict("This run is checked by a built-in verifier: resume it without a function.")
+        raise Conflict("This run has a built-in verifier. Resume it without a function.")
     # Where Python cannot show a function's source its name is all there is to go by.
     by_name = (stored.module, stored.name) == (given.module, given.name)
     if stored.source_hash != given.source_hash or not (stored.source_hash or by_name):
         raise Conflict(
             f"This run was started with {stored.module}.{stored.name}, whose source has changed since, or with "
-            f"another function than {given.module}.{given.name}: it cannot go on to the same result."
+            f"another function than {given.module}.{given.name}, so resuming would not reproduce the same result."
         )
 
 
 def _function_in(settings: VerifierSettings | None) -> PythonVerifier | None:
-    """Return the function of the user's own that a verifier is or has as a part, None where there is none."""
+    """The function of the user's own that a verifier is or has as a part, None where there is none."""
     kinds = [part.verifier for part in settings.parts] if isinstance(settings, CompositeVerifier) else [settings]
     return next((one for one in kinds if isinstance(one, PythonVerifier)), None)
 

@@ -110,8 +110,8 @@ BAD = {
     "no JSON": (broken_json, 2, ["row 1", "not valid JSON"]),
     "no ground truth": (without_ground_truth, 2, ["row 21", "ground_truth is missing", "Correct or remove"]),
     "ungradable": (ungradable, 2, ["row 21", "contains no number", "Correct the rows"]),
-    "over-long prompt": (over_long, 2, ["Row 21", "Longest answer 16", "512 tokens", "Choose a shorter"]),
-    "longest answer beyond the window": (words("--max-answer-tokens", "600"), 2, ["600", "512", "Choose a shorter"]),
+    "over-long prompt": (over_long, 2, ["Row 21", "Max answer tokens 16", "512 tokens", "Lower Max"]),
+    "longest answer beyond the window": (words("--max-answer-tokens", "600"), 2, ["600", "512", "Lower Max"]),
     "too many problems": (words("--source", "math_pairs", "--prompts", "90000"), 2, ["90,000", "Choose"]),
     "missing model folder": (words("--model", "./none/model"), 4, ["./none/model does not exist", "Check the path"]),
     "model of no kind": (words("--model", "large"), 4, ["large is neither a folder", "tiny"]),
@@ -234,7 +234,7 @@ def test_warnings_of_the_check_are_kept_with_the_run_that_starts(ratchet_command
     [listed] = service.list_runs()
     events = journal(RunFolder(listed.stored.folder))
     notes = [event["text"] for event in events if event["event"] == "note"]
-    assert any("1 pair of rows is nearly the same" in note and "row 21 and bench.jsonl row 1" in note for note in notes)
+    assert any("1 near-duplicate pair of rows" in note and "row 21 and bench.jsonl row 1" in note for note in notes)
 
 
 def test_a_full_disk_is_refused_before_any_model_loads(ratchet_command, no_model, monkeypatch):

@@ -155,7 +155,7 @@ def test_a_run_trains_on_a_dataset_and_its_test_rows_change_nothing(called, rows
     added = last(called("data", "add", rows, "--name", "sums", *MAP, "--json"))
     refused = run(called, tmp_path / "none")
     assert refused.returncode == 2
-    assert "Data source dataset brings no verifier of its own. Say in verifier.kind" in refused.stderr
+    assert "Data source dataset has no verifier of its own. Set verifier.kind" in refused.stderr
     assert not (tmp_path / "none").exists()
 
     first = run(called, tmp_path / "first", "--verifier.kind", "math_pairs")

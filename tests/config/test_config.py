@@ -85,7 +85,7 @@ RANGES = [
     (MathVerifier, "limit_seconds", 0.001, 60.0, 0.0, 61.0),
     (NumericVerifier, "absolute_tolerance", 0.0, 1e308, -1e-9, float("inf")),
     (NumericVerifier, "relative_tolerance", 0.0, 1e308, -1e-9, float("nan")),
-    (PromptSettings, "worked_examples", 0, 16, -1, 17),
+    (PromptSettings, "few_shot_examples", 0, 16, -1, 17),
 ]
 
 
@@ -232,7 +232,7 @@ configs = st.builds(
     prompt=st.builds(
         PromptSettings,
         system_prompt=st.none() | texts,
-        worked_examples=st.integers(0, 16) | st.lists(examples, max_size=3).map(tuple),
+        few_shot_examples=st.integers(0, 16) | st.lists(examples, max_size=3).map(tuple),
         template_options=st.dictionaries(
             texts, st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | texts, max_size=3
         ),

@@ -56,9 +56,9 @@ WRITTEN = [
     ("reward.format_bonus", "off", "off", True),
     ("reward.format_bonus", "none", "none", False),
     ("reward.format_bonus", "false", False, False),
-    ("prompt.worked_examples", "3", 3, True),
-    ("prompt.worked_examples", '[{"user": "a", "assistant": "b"}]', [{"user": "a", "assistant": "b"}], True),
-    ("prompt.worked_examples", '[{"user": "a"}]', [{"user": "a"}], False),
+    ("prompt.few_shot_examples", "3", 3, True),
+    ("prompt.few_shot_examples", '[{"user": "a", "assistant": "b"}]', [{"user": "a", "assistant": "b"}], True),
+    ("prompt.few_shot_examples", '[{"user": "a"}]', [{"user": "a"}], False),
     ("prompt.template_options", "{enable_thinking: false}", {"enable_thinking": False}, True),
     ("prompt.template_options", "[1]", [1], False),
     ("revision", "abc123", "abc123", True),
@@ -132,10 +132,13 @@ SENTENCES = [
         {"verifier": {"kind": "math", "require_boxed": "yes"}},
         'Require a box (verifier.require_boxed) is "yes"; it must be true or false.',
     ),
-    ({"prompt": {"worked_examples": 17}}, "Worked examples (prompt.worked_examples) is 17; it must be at most 16 or"),
     (
-        {"prompt": {"worked_examples": [{"user": "a", "assistant": "b"}, {"user": "a"}]}},
-        "Worked examples (prompt.worked_examples), entry 2, assistant is missing.",
+        {"prompt": {"few_shot_examples": 17}},
+        "Few-shot examples (prompt.few_shot_examples) is 17; it must be at most 16 or",
+    ),
+    (
+        {"prompt": {"few_shot_examples": [{"user": "a", "assistant": "b"}, {"user": "a"}]}},
+        "Few-shot examples (prompt.few_shot_examples), entry 2, assistant is missing.",
     ),
     (
         {"prompt": {"template_options": {"thinking": None}}},
@@ -162,8 +165,8 @@ def test_what_is_wrong_is_said_with_label_value_and_limit(settings, sentence):
 
 
 def test_of_a_value_that_may_be_a_number_or_a_list_only_what_was_meant_is_found_wrong():
-    assert refusal({"prompt": {"worked_examples": [{"user": "a"}]}}) == (
-        "Worked examples (prompt.worked_examples), entry 1, assistant is missing. Give it a value."
+    assert refusal({"prompt": {"few_shot_examples": [{"user": "a"}]}}) == (
+        "Few-shot examples (prompt.few_shot_examples), entry 1, assistant is missing. Give it a value."
     )
 
 

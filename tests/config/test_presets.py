@@ -124,7 +124,7 @@ def test_whoever_gives_a_length_has_given_both_ways_to_say_it():
 def test_a_preset_that_does_not_go_with_what_is_given_is_refused_in_words():
     with pytest.raises(InvalidSetting, match=r"Batch size is 16, but a round has 1 prompts x 8 answers"):
         build({"preset": "hosted_steps", "rl": {"batch_size": 16}})
-    with pytest.raises(InvalidSetting, match=r"Preset is hosted_steps, which is one for Objective rl, not sft"):
+    with pytest.raises(InvalidSetting, match=r"Preset is hosted_steps, which is for Objective rl, not sft"):
         build({"preset": "hosted_steps", "objective": "sft"})
     with pytest.raises(InvalidSetting, match="hosted_steps"):
         build({"preset": "nonsense"})

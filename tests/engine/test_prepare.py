@@ -49,7 +49,7 @@ def test_a_run_that_passes_has_its_prompts_encoded_and_its_settings_complete():
     assert len(prepared.train) == 256
     assert all(encoded.token_ids for encoded in prepared.train)
     assert isinstance(prepared.config.prompt.system_prompt, str)
-    assert prepared.config.prompt.worked_examples == ()
+    assert prepared.config.prompt.few_shot_examples == ()
     assert prepared.config == prepared.config.resolved()
 
 
@@ -64,8 +64,8 @@ def test_the_first_row_that_does_not_fit_the_window_is_named(tmp_path):
     rows = [row(n) for n in range(1, 7)] + [row(7, words=300), row(8, words=400)]
     message = refusal(IncompatibleData, config_of(tmp_path, rows))
     assert "Row 7 of the training rows" in message
-    assert "(2 of 8 rows do not)" in message
-    assert "training window of 128 tokens" in message
+    assert "(2 of 8 rows do)" in message
+    assert "context length of 128 tokens" in message
     assert "leave_out" in message
 
 
@@ -84,19 +84,19 @@ def test_rows_that_do_not_fit_are_left_out_and_counted_when_asked(tmp_path):
 def test_when_no_row_fits_leaving_out_is_no_way_out(tmp_path):
     rows = [row(1, words=300), row(2, words=300)]
     message = refusal(IncompatibleData, config_of(tmp_path, rows, data={"overlong": "leave_out"}))
-    assert "(2 of 2 rows do not)" in message
+    assert "(2 of 2 rows do)" in message
     assert "leave_out" not in message
 
 
 def test_a_longest_answer_that_fills_the_window_is_the_settings_fault(tmp_path):
     config = config_of(tmp_path, [row(1), row(2)], rl={"max_answer_tokens": 128})
     message = refusal(InvalidSetting, config)
-    assert "Longest answer is 128 tokens, but the training window holds 128 tokens" in message
+    assert "Max answer tokens is 128, but the context length is 128 tokens" in message
 
 
 def test_a_window_beyond_the_models_own_is_refused(tmp_path):
     message = refusal(InvalidSetting, config_of(tmp_path, [row(1), row(2)], window_tokens=100_000))
-    assert "Training window is 100000 tokens, but the model's own window is 512" in message
+    assert "Context length is 100000 tokens, but the model's own is 512" in message
 
 
 def test_ground_truths_that_cannot_be_checked_are_named_up_to_twenty(tmp_path):
@@ -124,7 +124,7 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_read(tmp_path)
 
 def test_more_worked_examples_than_the_source_brings_are_refused(tmp_path):
     config = config_of(tmp_path, [row(1), row(2)], prompt={"worked_examples": 3})
-    assert "Worked examples is 3" in refusal(InvalidSetting, config)
+    assert "Few-shot examples is 3" in refusal(InvalidSetting, config)
 
 
 def test_a_run_with_a_function_of_the_users_own_needs_that_function(tmp_path):
@@ -147,7 +147,7 @@ def test_fewer_prompts_than_a_round_asks_for_is_said(tmp_path):
 
 
 def test_the_highest_reachable_reward_is_said_where_there_is_a_bonus(tmp_path):
-    assert "a right answer without it earns 0.91" in notes_of(tmp_path)
+    assert "A correct answer without it earns 0.91" in notes_of(tmp_path)
     assert "reachable" not in notes_of(tmp_path, reward={"format_bonus": "off"})
 
 
@@ -207,7 +207,7 @@ def test_a_composite_with_a_function_of_the_users_own_needs_that_function(tmp_pa
 @pytest.mark.parametrize(
     ("rate", "parameters", "words"),
     [
-        (5e-6, 135_000_000, "5e-06.*135 million.*hardly move"),
+        (5e-6, 135_000_000, "5e-06.*135 million.*hardly change"),
         (5e-3, 135_000_000, "0.005.*may collapse"),
     ],
 )

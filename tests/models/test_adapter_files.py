@@ -1,4 +1,4 @@
-"""Adapter folders read without torch: what PEFT writes is understood, and what cannot be gone on from is refused."""
+"""Adapter folders read without torch: what PEFT writes is understood, and what training cannot continue from is refused."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ from ratchet.errors import Conflict, ModelUnavailable, NotFound
 from ratchet.models.adapter_files import (
     ADAPTER_WEIGHTS,
     AdapterFiles,
-    Pair,
+    FactorPair,
     holds_adapter,
     read_adapter,
     refuse_misfit,
@@ -37,7 +37,7 @@ def test_what_peft_writes_is_read_and_fits_its_model(folder, files):
     assert (files.rank, files.alpha) == (4, 8)
     pairs = files.pairs()
     assert len(pairs) == 4 * 7
-    assert pairs["model.layers.0.mlp.down_proj"] == Pair((4, 384), (128, 4))
+    assert pairs["model.layers.0.mlp.down_proj"] == FactorPair((4, 384), (128, 4))
     refuse_unsupported(files)
     refuse_misfit(files, tensor_shapes(find("tiny")), "tiny")
 
@@ -192,4 +192,4 @@ def test_reading_needs_no_torch(folder):
 
 def test_a_pair_is_two_shapes():
     only = AdapterFiles(TINY, "", {"r": 2, "lora_alpha": 4}, {"base_model.model.a.lora_A.weight": (2, 3), "base_model.model.a.lora_B.weight": (5, 2)})  # fmt: skip
-    assert only.pairs() == {"a": Pair((2, 3), (5, 2))}
+    assert only.pairs() == {"a": FactorPair((2, 3), (5, 2))}

@@ -89,7 +89,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path, report_of):
         "device": "cuda:31",
         "sampler": {"backend": "vllm"},
         "reward": {"format_bonus": "pattern", "format_pattern": "("},
-        "prompt": {"system_prompt": "", "worked_examples": 3},
+        "prompt": {"system_prompt": "", "few_shot_examples": 3},
     }
     report = report_of(config_of(tmp_path, rows, validation, **wrong))
     told = [str(fault) for fault in report.faults]
@@ -97,7 +97,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path, report_of):
         "Device is cuda:31",
         "vLLM is not installed",
         "Format pattern is not",
-        "Worked examples is 3",
+        "Few-shot examples is 3",
         "1 of 8 training rows have a reference",
         "1 of 3 validation rows have a reference",
     ]
@@ -180,7 +180,7 @@ def test_the_models_own_window_is_read_from_its_configuration(tmp_path, report_o
         assert report.window == window
         assert report.faults == ()
     short = config_of(tmp_path, model=str(model), window_tokens=None, rl={"max_answer_tokens": 90})
-    assert "the model's window holds 90 tokens" in str(report_of(short).faults[0])
+    assert "the model's context length is 90 tokens" in str(report_of(short).faults[0])
 
 
 def test_a_mixture_of_experts_and_a_vision_model_are_known_before_they_load(tmp_path, report_of):
@@ -191,7 +191,7 @@ def test_a_mixture_of_experts_and_a_vision_model_are_known_before_they_load(tmp_
     vision = config_of(tmp_path, model=str(model_folder(tmp_path, "eyes", vision_config={"layers": 2})))
     assert "is a model for vision without a text part" in str(report_of(vision).faults[0])
     eyes = model_folder(tmp_path, "both", vision_config={"layers": 2}, text_config={"max_position_embeddings": 128})
-    assert "is a model for vision too: its text part is trained" in " ".join(
+    assert "is also a model for vision: only its text part is loaded" in " ".join(
         report_of(config_of(tmp_path, model=str(eyes))).notes
     )
 
@@ -236,12 +236,12 @@ def test_advice_is_given_before_anything_loads(tmp_path, report_of):
     verifier = {"kind": "math"}
     told = warnings_of(report_of, config_of(tmp_path, model=str(model), prompt=prompt, rl=rl, verifier=verifier))
     for part in (
-        "does not read these of the Chat template options: enable_thinking",
-        "chat template reasons (<think>)",
+        "ignores these Chat template options: enable_thinking",
+        "chat template opens a reasoning block (<think>)",
         "Set verifier.read to after_reasoning",
-        "Nothing in the prompt says where the answer goes",
+        "Nothing in the prompt tells the model where to put its answer",
         "Prompts per round is 64, but there are 8 training prompts",
-        "a right answer without it earns 0.91",
+        "A correct answer without it earns 0.91",
     ):
         assert part in told
     reading = {"kind": "math", "read": "after_reasoning"}
@@ -329,7 +329,7 @@ def test_rows_that_stand_in_a_benchmark_too_refuse_the_run(tmp_path, report_of):
     )
     report = report_of(config, benchmarks=[layouts])
     assert kinds(report) == [IncompatibleData]
-    assert "2 rows stand in two places" in str(report.faults[0])
+    assert "2 rows appear in two splits" in str(report.faults[0])
     assert "training row 2 and bench row 2; validation row 1 and bench row 77." in str(report.faults[0])
 
 
@@ -343,7 +343,7 @@ def test_nearly_the_same_rows_warn_and_the_run_is_told(tmp_path, report_of):
     config = config_of(tmp_path, asks("alpha?", LONG), asks("delta?"))
     near = benchmark(tmp_path, {"question": LONG.replace(f"{POISON}20", "another")})
     report = report_of(config.model_copy(update={"window_tokens": None, "model": "tiny"}), benchmarks=[near])
-    assert "1 pair of rows is nearly the same" in report.warnings[0]
+    assert "1 near-duplicate pair of rows" in report.warnings[0]
     assert "training row 2 and bench row 1" in report.warnings[0]
     assert report.warnings[0] in report.rows.notes
 
@@ -353,7 +353,7 @@ def test_more_than_twenty_pairs_are_counted(tmp_path, report_of):
     report = report_of(
         config_of(tmp_path, asks(*texts), asks("delta?")), benchmarks=[benchmark(tmp_path, *asks(*texts))]
     )
-    assert "30 rows stand" in str(report.faults[0])
+    assert "30 rows appear" in str(report.faults[0])
     assert "training row 20 and bench row 20; and 10 more." in str(report.faults[0])
 
 
@@ -367,7 +367,7 @@ def test_overlap_that_the_source_removed_itself_is_noted_and_refuses_nothing(tmp
 def test_overlap_and_repeats_that_the_source_does_not_see_are_found(tmp_path, report_of):
     report = report_of(config_of(tmp_path, asks("alpha?", "beta?", "beta!", "gamma"), asks("Gamma.")))
     assert "training row 4 and validation row 1" in str(report.faults[0])
-    assert "1 training row asks what an earlier one asks." in report.warnings
+    assert "1 training row repeats an earlier one." in report.warnings
 
 
 def test_a_short_last_turn_is_compared_with_the_turns_before_it(tmp_path, report_of):

@@ -15,7 +15,7 @@ from ratchet.readiness import check
 from ratchet.readiness.start_adapter import with_start
 from ratchet.run.events import RunEnded, RunStarted
 from ratchet.service import find_run
-from ratchet.service.adapters.resolve_start import with_source_found
+from ratchet.service.runs.storage_paths import with_source_found
 
 from ..adapters import TINY, change_settings, finished_run, tiny_adapter
 from ..small_runs import small
@@ -105,8 +105,8 @@ def test_rank_and_alpha_are_taken_over_where_they_are_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"lora__rank": 16}, "LoRA rank is 16, but the adapter that the run starts from has 8.* or give 8"),
-        ({"lora__alpha": 8}, "LoRA alpha is 8, but the adapter that the run starts from has 16.* or give 16"),
+        ({"lora__rank": 16}, "LoRA rank is 16, but the adapter that the run starts from has 8.* or set it to 8"),
+        ({"lora__alpha": 8}, "LoRA alpha is 8, but the adapter that the run starts from has 16.* or set it to 16"),
         ({"lora__rank": 8, "lora__alpha": 32}, "LoRA alpha is 32"),
     ],
     ids=str,
@@ -139,13 +139,13 @@ def test_a_trial_is_refused_in_words(run):
 
 
 def test_a_run_at_work_is_refused(run):
-    with run.locked(), pytest.raises(Conflict, match="still at work"):
+    with run.locked(), pytest.raises(Conflict, match="still running"):
         start(run.run_id)
 
 
 def test_a_run_without_an_end_and_one_that_was_resumed_since_are_refused(run):
     run.append_event(RunStarted(run=run.run_id, resumed=True))
-    with pytest.raises(Conflict, match=f"has not ended. Go on with it first: ratchet resume {run.run_id}"):
+    with pytest.raises(Conflict, match=f"has not ended. Resume it first: ratchet resume {run.run_id}"):
         start(run.run_id)
     run.events_path.unlink()
     with pytest.raises(Conflict, match="has not ended"):
@@ -251,7 +251,7 @@ def test_an_import_whose_base_model_cannot_be_compared_is_taken_and_that_is_said
     change_settings(imported, base_model_name_or_path=base)
     (note,) = start(imported).notes
     assert (base or "does not say which base model") in note
-    assert "that its weights fit is all that was checked" in note
+    assert "only the shapes of its weights were checked" in note
 
 
 COMMITS = "a" * 40, "b" * 40
@@ -340,7 +340,7 @@ def test_the_source_is_only_read(run, imported):
 def test_the_checks_load_no_torch(run):
     code = (
         "import sys\nfrom ratchet.config.config_text import build\nfrom ratchet.readiness.start_adapter import with_start\n"
-        "from ratchet.service.adapters.resolve_start import with_source_found\n"
+        "from ratchet.service.runs.storage_paths import with_source_found\n"
         f"config = with_start(with_source_found(build({{'model': 'tiny', 'start_from': {run.run_id!r}}}))).config\n"
         "print(config.start_from.run, [n for n in ('torch', 'transformers', 'peft', 'safetensors') if n in sys.modules])"
     )

@@ -12,7 +12,7 @@ from math import log
 
 import pytest
 
-import ratchet.readiness.objective_checks
+import ratchet.readiness.device_checks
 from ratchet import service, worker
 from ratchet.config.config_text import build
 from ratchet.datasets.math_pairs_source import solve
@@ -292,7 +292,7 @@ def test_the_window_counts_the_prompt_with_its_longer_answer(tmp_path):
     assert faults_of({**WITHOUT_VERIFIER, "window_tokens": 64}) == ()
     (fault,) = faults_of({**DPO, "window_tokens": 64})
     assert "Row 4 of the training rows has a prompt of" in str(fault)
-    assert "it does not fit the training window of 64 tokens (1 of 24 rows do not)" in str(fault)
+    assert "it exceeds the context length of 64 tokens (1 of 24 rows do)" in str(fault)
     left_out = {**DPO, "window_tokens": 64, "data": {**DPO["data"], "overlong": "leave_out"}}
     report = service.check_run(build(left_out))
     report.close()
@@ -302,7 +302,7 @@ def test_the_window_counts_the_prompt_with_its_longer_answer(tmp_path):
 
 def test_without_trl_an_objective_is_refused_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(
-        ratchet.readiness.objective_checks, "find_spec", lambda name: None if name == "trl" else find_spec(name)
+        ratchet.readiness.device_checks, "find_spec", lambda name: None if name == "trl" else find_spec(name)
     )
     (fault,) = faults_of(SFT)
     assert isinstance(fault, InvalidSetting)

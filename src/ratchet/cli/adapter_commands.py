@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ratchet.cli.options import PATH, json_option, run_argument
 from ratchet.cli.output import emit, print_fields, table
-from ratchet.service.adapters.adapter_catalogue import Adapter, list_adapters, show_adapter
+from ratchet.service.adapters.adapter_catalogue import ListedAdapter, list_adapters, show_adapter
 from ratchet.service.adapters.run_files import Transfer, fetch_run, upload_run
 
 _DIGITS = 12
@@ -31,7 +31,7 @@ def list_(as_json: bool) -> None:
     emit(as_json, {"adapters": [_fields(one) for one in found]}, shown)
 
 
-def _cells(one: Adapter) -> list[str]:
+def _cells(one: ListedAdapter) -> list[str]:
     revision = one.identity.removeprefix("sha256:")[:_DIGITS]
     cells = [one.run, one.origin.objective, one.model, revision, str(one.origin.round), _score(one)]
     return [*cells, one.origin.sha256[:_DIGITS], str(one.folder)]
@@ -64,12 +64,12 @@ def show(run_or_folder: str, as_json: bool) -> None:
     emit(as_json, {**_fields(adapter), "layers": layers, "is_whole": True}, print_all)
 
 
-def _score(adapter: Adapter) -> str:
+def _score(adapter: ListedAdapter) -> str:
     accuracy = adapter.origin.accuracy
     return "" if accuracy is None else f"{accuracy:.1%}"
 
 
-def _fields(adapter: Adapter) -> dict[str, Any]:
+def _fields(adapter: ListedAdapter) -> dict[str, Any]:
     return {
         "run": adapter.run,
         "folder": str(adapter.folder),

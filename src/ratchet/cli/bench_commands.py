@@ -92,7 +92,7 @@ def _add_dataset(source: str, name: str | None, chosen: dict[str, Any], flags: d
     if name is None:
         raise click.UsageError("Give --name, the name of the benchmark.")
     settings = _settings(chosen, flags)
-    prompt, examples = settings.prompt, settings.prompt.worked_examples
+    prompt, examples = settings.prompt, settings.prompt.few_shot_examples
     if isinstance(examples, int) and examples:
         raise click.UsageError("--worked-examples is a number; list them, [{user: ..., assistant: ...}].")
     choices = benchmarks.Choices(

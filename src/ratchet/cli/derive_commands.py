@@ -53,7 +53,7 @@ def launch_draft(draft: str, start: StartOptions) -> int:
     return _start(derived_runs.launching(draft), start)
 
 
-def _start(made: derived_runs.Made, start: StartOptions) -> int:
+def _start(made: derived_runs.DerivedSettings, start: StartOptions) -> int:
     return launch(made.config, start, origin=made.origin)
 
 

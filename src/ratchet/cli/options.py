@@ -13,6 +13,7 @@ import click
 
 from ratchet.config import RunConfig
 from ratchet.config.config_text import build, keys, read_file, short_keys
+from ratchet.config.renames import current_key
 
 PATH = click.Path(path_type=Path)
 # Sections and further names of commands whose only settings are those of a verifier.
@@ -100,7 +101,8 @@ class SettingsCommand(click.Command):
         further_names: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        normal = {"token_normalize_func": lambda name: name.replace("_", "-")}
+        # Flags of settings that were renamed are still taken.
+        normal = {"token_normalize_func": lambda name: current_key(name.replace("-", "_")).replace("_", "-")}
         super().__init__(*args, **{"context_settings": normal, **kwargs})
         options = _setting_options(further_names or {})
         self._settings = [one for one in options if settings is None or {one.section, one.key} & set(settings)]

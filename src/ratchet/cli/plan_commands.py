@@ -13,10 +13,10 @@ from ratchet.cli.check_output import print_report, report_fields
 from ratchet.cli.faults import exit_code, tell
 from ratchet.cli.options import PATH, SettingsCommand, against_option, config_argument, json_option, settings_of
 from ratchet.cli.output import console_for, plain, table
-from ratchet.readiness.memory_estimate import Lower, MemoryPlan
+from ratchet.models.memory_estimate import Lower, MemoryEstimate
 from ratchet.run.display import counted, most_expensive
 from ratchet.service.runs import run_plan
-from ratchet.service.runs.run_plan import Plan
+from ratchet.service.runs.run_plan import RunPlan
 
 
 @click.command(cls=SettingsCommand)
@@ -50,7 +50,7 @@ def plan(
     return 0
 
 
-def _print(planned: Plan) -> None:
+def _print(planned: RunPlan) -> None:
 
     console = console_for(as_json=False)
     print_report(planned.report, _lines(planned))
@@ -65,7 +65,7 @@ def _print(planned: Plan) -> None:
     console.print("Figures of cards are computed, not measured. A GPU run needs main memory too.")
 
 
-def _lines(planned: Plan) -> dict[str, str]:
+def _lines(planned: RunPlan) -> dict[str, str]:
     config, steps = planned.report.config, planned.steps
     lines = {}
     if steps is not None:
@@ -82,7 +82,7 @@ def _lines(planned: Plan) -> dict[str, str]:
     return lines
 
 
-def memory_table(plans: tuple[MemoryPlan, ...]) -> Table:
+def memory_table(plans: tuple[MemoryEstimate, ...]) -> Table:
     """Phases by device, in decimal gigabytes."""
     phases = [phase.name for phase in plans[0].phases]
     rows: list[Sequence[str | Text]] = []
@@ -93,7 +93,7 @@ def memory_table(plans: tuple[MemoryPlan, ...]) -> Table:
     return table("device", *phases, "has", "fits", rows=rows, left=("device",), folding=("device",))
 
 
-def what_to_lower(one: MemoryPlan) -> str:
+def what_to_lower(one: MemoryEstimate) -> str:
     """What to change, by name and value, where a run does not fit."""
     peak = f"{one.peak.name} takes {one.peak.bytes / 1e9:.1f} of {one.total_bytes / 1e9:.0f} GB."
     if one.lower is None:
@@ -106,7 +106,7 @@ def _changed(lower: Lower) -> str:
     return f"{lower.label} to {value}"
 
 
-def _fields(planned: Plan, written: Path | None) -> dict[str, Any]:
+def _fields(planned: RunPlan, written: Path | None) -> dict[str, Any]:
     steps = planned.steps
     return {
         **report_fields(planned.report),
@@ -127,7 +127,7 @@ def _fields(planned: Plan, written: Path | None) -> dict[str, Any]:
     }
 
 
-def _memory_fields(one: MemoryPlan) -> dict[str, Any]:
+def _memory_fields(one: MemoryEstimate) -> dict[str, Any]:
     return {
         "device": one.device,
         "kind": one.kind,

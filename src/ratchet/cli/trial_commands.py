@@ -17,7 +17,7 @@ from ratchet.files import unusable_as_error, write_atomically
 from ratchet.run.display import counted, shown_bytes, shown_seconds
 from ratchet.run.trial_report import Estimate, TrialReport
 from ratchet.service import Trial
-from ratchet.service.runs.trials import Launch
+from ratchet.service.runs.trials import TrialLaunch
 
 _LABEL_WIDTH = 8
 
@@ -76,7 +76,7 @@ def _written(made: Trial, path: Path) -> list[str]:
     return [*notes, f"The full run's settings are in {path}. Start it: ratchet train {path} --trial {made.run}"]
 
 
-def _print_launch(console: Console, launch: Launch) -> None:
+def _print_launch(console: Console, launch: TrialLaunch) -> None:
     fields = [("Device", launch.device), ("Limit", counted(float(f"{launch.minutes:.3g}"), "minute"))]
     fields += [("Writes", f"settings, journal, answers and the report to {launch.folder}")]
     print_fields(console, fields, _LABEL_WIDTH)

@@ -16,13 +16,13 @@ from ratchet.config.data import (
     DeepMathData,
     Gsm8kData,
     MathPairsData,
+    PromptSettings,
     ReasoningGymData,
+    WorkedExample,
 )
 from ratchet.config.endpoint_settings import EndpointSettings
 from ratchet.config.loop_settings import LoopSettings
 from ratchet.config.objectives import DpoSettings, Objective, SftSettings
-from ratchet.config.presets import PRESETS
-from ratchet.config.prompt import PromptSettings, WorkedExample
 from ratchet.config.resources import (
     KeepSettings,
     LimitSettings,
@@ -30,10 +30,10 @@ from ratchet.config.resources import (
     OptimizerSettings,
     Quantization,
     SamplerSettings,
+    StartSettings,
 )
-from ratchet.config.rl import LOSS_DEFAULTS, Loss, RlSettings
+from ratchet.config.rl import LOSS_DEFAULTS, PRESETS, Loss, RlSettings
 from ratchet.config.run import RunConfig, Tracker
-from ratchet.config.start_from import StartSettings
 from ratchet.verifiers import VerifierSettings
 from ratchet.verifiers.classification import ClassificationVerifier
 from ratchet.verifiers.code import CodeVerifier

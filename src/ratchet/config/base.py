@@ -24,7 +24,7 @@ def walk_settings(model: type[Settings], prefix: str = "") -> Iterator[tuple[str
 
 
 def _sections(annotation: Any) -> list[type[Settings]]:
-    """Return the settings classes that an annotation consists of, none if it is a plain value."""
+    """The settings classes that an annotation consists of, none if it is a plain value."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return [annotation]
     if get_origin(annotation) is tuple:

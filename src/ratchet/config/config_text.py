@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from ratchet.config import RunConfig, walk_settings
 from ratchet.config.not_rewards import why_not_a_reward
+from ratchet.config.renames import current_key
 from ratchet.errors import InvalidSetting
 
 # Of several kinds: what is in them follows from data.source, verifier.kind and watch.kind.
@@ -80,7 +81,7 @@ class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        """Return a text; one with characters that may count as line breaks or are not seen is quoted with escapes."""
+        """Quote a text with escapes where it has line breaks or invisible characters."""
         style = None if data.isprintable() else '"'
         return self.represent_scalar("tag:yaml.org,2002:str", data, style)
 
@@ -92,8 +93,9 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def as_yaml(config: RunConfig) -> str:
-    """Return settings, all of them, as a file that ``read_file`` and ``build`` make the same settings of."""
-    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    """All settings as a YAML file that ``read_file`` and ``build`` turn into the same settings."""
+    settings = config.model_dump(mode="json", exclude={"given"})
+    return yaml.dump(settings, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def build(settings: Mapping[str, Any], flags: Mapping[str, str] | None = None) -> RunConfig:
@@ -121,11 +123,14 @@ def _merged(settings: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, 
     for key, value in settings.items():
         plain = _plain(value, str(key))
         if key in RunConfig.model_fields and not (isinstance(value, str) and key in short_keys()):
-            _set(merged, str(key), plain, is_new=True)
+            set_at(merged, str(key), plain, is_new=True)
         else:
-            _set(merged, full_key(str(key)), plain, is_new=True)
+            set_at(merged, full_key(str(key)), plain, is_new=True)
     for key, text in flags.items():
-        _set(merged, full_key(key), _plain(typed_text(keys()[full_key(key)], text), full_key(key)))
+        value = _plain(typed_text(keys()[full_key(key)], text), full_key(key))
+        set_at(merged, full_key(key), value)
+        if isinstance(remembered := merged.get("given"), dict):  # the file is a run's config.json
+            set_at(remembered, full_key(key), value)
     _read_none(merged)
     _name_usual_source(merged)
     return merged
@@ -140,7 +145,7 @@ def _name_usual_source(settings: dict[str, Any]) -> None:
 
 
 def _plain(value: Any, key: str) -> Any:
-    """Return a value as JSON has it, so that all ways to give settings accept the same.
+    """A value in JSON's types, so that all ways to give settings accept the same.
 
     Raises:
         InvalidSetting: it is an object of another kind, or a text with half a Unicode character.
@@ -159,7 +164,7 @@ def _plain(value: Any, key: str) -> Any:
 
 
 def _whole(text: str, key: str) -> str:
-    """Return a text with both halves of each Unicode character together, as YAML's escapes may bring them apart.
+    """A text with both halves of each Unicode character together, as YAML's escapes may bring them apart.
 
     Raises:
         InvalidSetting: a half is alone; no tokenizer takes it, nor does a file of settings.
@@ -171,7 +176,7 @@ def _whole(text: str, key: str) -> str:
 
 
 def keys() -> dict[str, list[FieldInfo]]:
-    """Return every dotted key that people type, with its fields: one per variant of its section."""
+    """Every dotted key that people type, with its fields: one per variant of its section."""
     found: dict[str, list[FieldInfo]] = {}
     for key, field in walk_settings(RunConfig):
         if not isinstance(field.json_schema_extra, dict) or field.json_schema_extra.get("typed", True):
@@ -180,7 +185,7 @@ def keys() -> dict[str, list[FieldInfo]]:
 
 
 def short_keys() -> dict[str, str]:
-    """Return leaf name -> dotted key, for the leaves that one key alone ends with; a top-level key wins.
+    """Leaf name -> dotted key, for the leaves that one key alone ends with; a top-level key wins.
 
     A section that is itself one thing, ``start_from``, goes by its name.
     """
@@ -196,12 +201,12 @@ def short_keys() -> dict[str, str]:
 
 
 def full_key(key: str) -> str:
-    """Return the dotted key that a flag means.
+    """The dotted key that a flag means, also by a name that the setting had before.
 
     Raises:
         InvalidSetting: there is no such setting, or several sections have it.
     """
-    known = keys()
+    key, known = current_key(key), keys()
     if key in known:
         return key
     short = short_keys()
@@ -219,7 +224,8 @@ def _unknown(key: str) -> str:
     return f"There is no setting {key}.{meant} See ratchet train --help for all of them."
 
 
-def _set(settings: dict[str, Any], key: str, value: Any, *, is_new: bool = False) -> None:
+def set_at(settings: dict[str, Any], key: str, value: Any, *, is_new: bool = False) -> None:
+    """Set a value at a dotted key of nested settings; one that ``is_new`` must not be there yet."""
     section = settings
     *path, leaf = key.split(".")
     for name in path:
@@ -229,7 +235,7 @@ def _set(settings: dict[str, Any], key: str, value: Any, *, is_new: bool = False
         section = inner
     if is_new and isinstance(value, dict) and isinstance(section.get(leaf), dict):
         for name, inner in value.items():  # a section after a dotted key of it
-            _set(settings, f"{key}.{name}", inner, is_new=True)
+            set_at(settings, f"{key}.{name}", inner, is_new=True)
         return
     if is_new and leaf in section:
         raise InvalidSetting(f"Setting {key} is given twice. Leave one of them out.", key)
@@ -237,7 +243,7 @@ def _set(settings: dict[str, Any], key: str, value: Any, *, is_new: bool = False
 
 
 def typed_text(fields: Sequence[FieldInfo], text: str) -> Any:
-    """Return a flag's text as a file would give it: as it stands for a text setting, else read as YAML."""
+    """A flag's text as a file would give it: as it stands for a text setting, else read as YAML."""
     if any(str in _types(field.annotation) for field in fields):
         return text
     try:
@@ -247,7 +253,7 @@ def typed_text(fields: Sequence[FieldInfo], text: str) -> Any:
 
 
 def _types(annotation: Any) -> set[Any]:
-    """Return what an annotation is a union of, down to plain types; a Literal counts as Literal."""
+    """What an annotation is a union of, down to plain types; a Literal counts as Literal."""
     if get_origin(annotation) is Literal:
         return {Literal}
     if get_origin(annotation) in (dict, tuple):
@@ -279,7 +285,7 @@ def _explained(error: ValidationError) -> InvalidSetting:
 
 
 def _key_of(location: tuple[Any, ...]) -> str:
-    """Return the dotted key of a finding, without the variants of a section or of a value that pydantic names."""
+    """The dotted key of a finding, without the variants of a section or of a value that pydantic names."""
     names = [str(part) for part in location]
     if len(names) > 1 and names[0] in _SECTIONS:
         del names[1]
@@ -303,7 +309,7 @@ def _sentences(key: str, findings: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _place_in(key: str, location: tuple[Any, ...]) -> str:
-    """Return where in a list or mapping a finding is, such as ", entry 2, assistant"; empty for a plain value."""
+    """Where in a list or mapping a finding is, such as ", entry 2, assistant"; empty for a plain value."""
     rest = location[len(key.split(".")) :]
     indices = [position for position, part in enumerate(rest) if isinstance(part, int)]
     if indices:
@@ -361,7 +367,7 @@ def _refused_measure(key: str, finding: dict[str, Any]) -> str | None:
 
 
 def _variants(key: str, discriminator: str) -> list[str]:
-    """Return the kinds that a section, or an entry of a list in it, may be of."""
+    """The kinds that a section, or an entry of a list in it, may be of."""
     tag = f"{key}.{discriminator}"
     if tag in keys():
         return [value for field in keys()[tag] for value in get_args(field.annotation)]
@@ -400,6 +406,6 @@ def limit_in_words(finding: dict[str, Any]) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """Return a value as an error shows it, shortened where it is long."""
+    """A value as an error shows it, shortened where it is long."""
     shown = json.dumps(value, default=str)
     return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -1,4 +1,4 @@
-"""Where the prompts come from: one class per source."""
+"""Where the prompts come from, one class per source, and what is put around a row's own text."""
 
 from typing import Annotated, Literal, Self
 
@@ -13,30 +13,28 @@ _SOURCE_HELP = (
 )
 _OVERLONG_LABEL = "Over-long rows"
 _OVERLONG_HELP = (
-    "Rows whose prompt and longest answer do not fit the training window: refuse the run and name the first one, or "
-    "leave_out, which leaves them out and counts them."
+    "Rows whose prompt and longest answer exceed the context length: refuse the run and name the first one, or "
+    "leave_out, which drops and counts them."
 )
 
 
-class _Rows(Settings):
-    """What every source of rows has in common."""
+class _RowSettings(Settings):
+    """Settings of every source of rows."""
 
     rows: int | None = setting(
-        None, ge=1, label="Rows used", unit="rows", help="How many training rows to use; empty takes all of them."
+        None, ge=1, label="Rows used", unit="rows", help="How many training rows to use. Empty: all."
     )
     pick: Literal["first", "sample"] = setting(
         "first",
         label="Which rows",
         help="With a number of rows: the first ones of the file, or a random sample drawn by the data seed.",
     )
-    seed: int = setting(
-        0, ge=0, le=2**31 - 1, label="Data seed", help="Decides which rows are sampled and how they are split."
-    )
+    seed: int = setting(0, ge=0, le=2**31 - 1, label="Data seed", help="Seeds the sample of rows and their split.")
     overlong: Literal["refuse", "leave_out"] = setting("refuse", label=_OVERLONG_LABEL, help=_OVERLONG_HELP)
 
 
-class _Path(_Rows):
-    """What sources that are read anew for each run have in common."""
+class _PathSettings(_RowSettings):
+    """Settings of sources that are read again for each run."""
 
     revision: str | None = setting(
         None,
@@ -48,7 +46,7 @@ class _Path(_Rows):
 
 
 class MathPairsData(Settings):
-    """Math Pairs: made-up problems such as (3 + 4) * (2 + 6). Needs no dataset."""
+    """Math Pairs: generated problems such as (3 + 4) * (2 + 6). Needs no dataset."""
 
     source: Literal["math_pairs"] = setting("math_pairs", label=_SOURCE_LABEL, help=_SOURCE_HELP)
     prompts: int = setting(
@@ -60,14 +58,12 @@ class MathPairsData(Settings):
         le=10_000,
         label="Held-out prompts",
         unit="prompts",
-        help="Problems kept apart to score the run before and after. As many as exist are used, at most this many.",
+        help="Held-out problems that score the run before and after; fewer if fewer exist.",
     )
-    pairs: int = setting(2, ge=1, le=6, label="Pairs", help="How many sums are multiplied in a problem.")
+    pairs: int = setting(2, ge=1, le=6, label="Pairs", help="How many sums a problem multiplies.")
     smallest: int = setting(1, ge=0, le=999, label="Smallest number", help="Smallest number in a pair.")
     largest: int = setting(9, ge=1, le=999, label="Largest number", help="Largest number in a pair.")
-    seed: int = setting(
-        0, ge=0, le=2**31 - 1, label="Data seed", help="Decides which problems are made and how they are split."
-    )
+    seed: int = setting(0, ge=0, le=2**31 - 1, label="Data seed", help="Seeds the problems and their split.")
     overlong: Literal["refuse", "leave_out"] = setting("refuse", label=_OVERLONG_LABEL, help=_OVERLONG_HELP)
 
     @model_validator(mode="after")
@@ -80,7 +76,7 @@ class MathPairsData(Settings):
         return self
 
 
-class Gsm8kData(_Path):
+class Gsm8kData(_PathSettings):
     """GSM8K: school problems in words; the reference is the number after the last ####."""
 
     source: Literal["gsm8k"] = setting("gsm8k", label=_SOURCE_LABEL, help=_SOURCE_HELP)
@@ -91,7 +87,7 @@ class Gsm8kData(_Path):
     )
 
 
-class BoxedData(_Path):
+class BoxedData(_PathSettings):
     """Any dataset with the columns prompt and ground_truth whose answer belongs in a box."""
 
     source: Literal["boxed"] = setting("boxed", label=_SOURCE_LABEL, help=_SOURCE_HELP)
@@ -102,7 +98,7 @@ class BoxedData(_Path):
     )
 
 
-class DeepMathData(_Path):
+class DeepMathData(_PathSettings):
     """Rows as in DeepMath-103K: prompt is a list of messages, solution the expected answer."""
 
     source: Literal["deepmath"] = setting("deepmath", label=_SOURCE_LABEL, help=_SOURCE_HELP)
@@ -113,14 +109,12 @@ class DeepMathData(_Path):
     )
 
 
-class DatasetData(_Rows):
+class DatasetData(_RowSettings):
     """A version of a dataset that was added with ratchet data add. Its test rows are never read by training."""
 
     source: Literal["dataset"] = setting("dataset", label=_SOURCE_LABEL, help=_SOURCE_HELP)
     name: str = setting(..., min_length=1, max_length=100, label="Dataset name", help="See ratchet data list.")
-    version: int | None = setting(
-        None, ge=1, label="Dataset version", help="Empty takes the newest; stored with the run."
-    )
+    version: int | None = setting(None, ge=1, label="Dataset version", help="Empty: the newest. Stored with the run.")
     content_hash: str = setting(
         "",
         pattern="^([0-9a-f]{64})?$",
@@ -137,12 +131,12 @@ class ReasoningGymData(Settings):
         ..., min_length=1, max_length=100, label="Task", help="Name of a task of reasoning-gym, such as chain_sum."
     )
     size: int = setting(
-        256, ge=2, le=100_000, label="Problems", unit="prompts", help="How many problems to make and train on."
+        256, ge=2, le=100_000, label="Problems", unit="prompts", help="How many problems to generate and train on."
     )
     task_config: dict[str, bool | int | float | str] = setting(
         {}, label="Task settings", help="The task's own settings, such as {max_terms: 4}."
     )
-    seed: int = setting(0, ge=0, le=2**31 - 1, label="Data seed", help="Decides which problems are made.")
+    seed: int = setting(0, ge=0, le=2**31 - 1, label="Data seed", help="Seeds the problems.")
     overlong: Literal["refuse", "leave_out"] = setting("refuse", label=_OVERLONG_LABEL, help=_OVERLONG_HELP)
 
 
@@ -150,3 +144,34 @@ Data = Annotated[
     MathPairsData | Gsm8kData | BoxedData | DeepMathData | DatasetData | ReasoningGymData,
     Field(discriminator="source"),
 ]
+
+
+class WorkedExample(Settings):
+    """One few-shot example, shown to the model as an earlier exchange."""
+
+    user: str = setting(..., min_length=1, label="Question", help="What the user asks.")
+    assistant: str = setting(..., min_length=1, label="Answer", help="What the assistant answers.")
+
+
+class PromptSettings(Settings):
+    """The prompt around a row's own text. The same in training and validation."""
+
+    system_prompt: str | None = setting(
+        None,
+        max_length=20_000,
+        label="System prompt",
+        help="Tells the model how to answer. Left out: the source's own instruction; empty text: no system prompt.",
+    )
+    few_shot_examples: (
+        Annotated[int, Field(ge=0, le=16)] | Annotated[tuple[WorkedExample, ...], Field(max_length=16)]
+    ) = setting(
+        0,
+        label="Few-shot examples",
+        help="How many of the source's own examples to show first (0 to 16), or a list of your own "
+        "({user, assistant}).",
+    )
+    template_options: dict[str, bool | int | float | str] = setting(
+        {},
+        label="Chat template options",
+        help="Arguments of the model's chat template, such as {enable_thinking: false}.",
+    )

@@ -23,8 +23,8 @@ class EndpointSettings(Settings):
         ...,
         max_length=2000,
         label="Endpoint address",
-        help="Where the endpoint's API begins, usually with /v1 at the end, such as http://localhost:8000/v1; "
-        "Ratchet asks /chat/completions below it.",
+        help="Base URL of the API, usually ending in /v1, such as http://localhost:8000/v1; Ratchet calls "
+        "/chat/completions below it.",
     )
     model: str = setting(
         ..., min_length=1, max_length=500, label="Endpoint model", help="The model's name as the endpoint knows it."
@@ -33,8 +33,8 @@ class EndpointSettings(Settings):
         None,
         pattern=r"^[A-Z_][A-Z0-9_]{0,63}$",
         label="Key variable",
-        help="Name of the environment variable that holds the endpoint's key, such as OPENAI_API_KEY, in capitals; "
-        "never the key itself. Empty: no key is sent.",
+        help="Environment variable that holds the endpoint's key, such as OPENAI_API_KEY, in capitals; never the key "
+        "itself. Empty: no key is sent.",
     )
     concurrency: int = setting(
         4, ge=1, le=64, label="Requests at once", unit="requests", help="Max concurrent requests."
@@ -71,22 +71,22 @@ class EndpointSettings(Settings):
     extra_body: dict[str, JsonValue] = setting(
         {},
         label="Extra fields",
-        help="Sent with every request, such as {reasoning_effort: low}; null leaves out temperature, top_p or seed "
-        "for a model that refuses them.",
+        help="Sent with every request, such as {reasoning_effort: low}; null leaves out temperature, top_p or seed for "
+        "a model that rejects them.",
     )
     price_per_million_prompt_tokens: float | None = setting(
         None,
         ge=0,
         le=1_000_000,
         label="Price of prompt tokens",
-        help="What a million prompt tokens cost, in the currency below. Without prices no cost is shown anywhere.",
+        help="What a million prompt tokens cost, in the currency below. Without prices no cost is shown.",
     )
     price_per_million_answer_tokens: float | None = setting(
         None,
         ge=0,
         le=1_000_000,
         label="Price of answer tokens",
-        help="What a million tokens of answers cost, in the currency below.",
+        help="What a million answer tokens cost, in the currency below.",
     )
     currency: str = setting(
         "USD",

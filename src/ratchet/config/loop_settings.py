@@ -1,10 +1,10 @@
-"""Settings of a loop: how often it trains and benchmarks, and what ends it. What it trains is a run's own settings."""
+"""Settings of a loop: how often it trains and evaluates, and what ends it. What it trains is a run's settings."""
 
 from ratchet.config.base import Settings, setting
 
 
 class LoopSettings(Settings):
-    """Rounds of training and benchmarking, until a target, a plateau or the last round."""
+    """Rounds of training and evaluation, until a target, a plateau or the last round."""
 
     name: str = setting("", max_length=100, label="Name", help="Name of the loop.")
     score_column: str = setting(
@@ -42,7 +42,7 @@ class LoopSettings(Settings):
     reclaims_storage: bool = setting(
         True,
         label="Reclaim storage",
-        help="Merged exports of rounds that are not the best are removed. Adapters are always kept.",
+        help="Removes merged exports of rounds that are not the best. Adapters are always kept.",
     )
     seed: int = setting(
         0,

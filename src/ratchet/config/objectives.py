@@ -12,10 +12,10 @@ RATE_DEFAULTS: dict[Objective, float] = {"rl": 1e-4, "sft": 2e-4, "dpo": 5e-6}
 
 _EPOCHS_HELP = "How often each training row is used."
 _BATCH_HELP = "Rows per optimizer step."
-_SCHEDULE_HELP = "How the learning rate moves: linear or cosine decay to 0, or constant."
+_SCHEDULE_HELP = "Learning rate schedule: linear or cosine decay to 0, or constant."
 _EVALUATIONS_HELP = (
-    "How often the validation sample is scored, evenly over the run; each time is a round, after which the best "
-    "adapter so far is kept and a killed run goes on."
+    "How often the validation sample is scored, evenly over the run. Each time ends a round: the best adapter so far "
+    "is kept, and an interrupted run resumes from there."
 )
 
 
@@ -39,7 +39,7 @@ class DpoSettings(Settings):
         gt=0,
         le=10,
         label="Beta (DPO)",
-        help="How strongly the policy is held to the one it started from: less lets it move further.",
+        help="Strength of the KL penalty towards the starting policy: less lets the policy move further.",
     )
     epochs: int = setting(1, ge=1, le=100, label="Epochs (DPO)", unit="epochs", help=_EPOCHS_HELP)
     batch_size: int = setting(16, ge=1, le=4096, label="Batch size (DPO)", unit="pairs", help=_BATCH_HELP)

@@ -1,6 +1,6 @@
-"""Sampler, adapter, optimizer and limits: what a run is made with, whatever it learns."""
+"""Sampler, starting adapter, LoRA, optimizer and limits: settings of every objective."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -10,38 +10,73 @@ Quantization = Literal["none", "8bit", "4bit"]
 
 
 class SamplerSettings(Settings):
-    """Which engine writes the answers, and what is done about its differing from the trainer."""
+    """Which engine generates the answers, and how its mismatch with the trainer is corrected."""
 
     backend: Literal["auto", "in_process", "vllm"] = setting(
         "auto",
         label="Generation backend",
-        help="Who writes the answers: in_process, Ratchet's own sampler; vllm, a vLLM engine on the same device; auto "
-        "takes vllm where it is installed, a CUDA GPU is there and its memory share fits, else in_process.",
+        help="in_process: Ratchet's own sampler. vllm: a vLLM engine on the same device. auto: vllm if installed, "
+        "there is a CUDA GPU and its memory share fits, else in_process.",
     )
     gpu_memory_share: float = setting(
         0.3,
         ge=0.1,
         le=0.95,
         label="Memory share of vLLM",
-        help="Share of the GPU's memory that vLLM takes for its copy of the model and its cache while it samples.",
+        help="Share of GPU memory for vLLM's copy of the model and its cache while it samples.",
     )
     importance_cap: float = setting(
         2.0,
         ge=1,
         le=100,
         label="Importance cap",
-        help="With vLLM each token's part of the loss is multiplied by how much likelier the trainer finds it than "
-        "vLLM did, at most by this number.",
+        help="With vLLM, each token's loss is weighted by the ratio of the trainer's probability to vLLM's, at most by "
+        "this number (truncated importance sampling).",
     )
+
+
+class StartSettings(Settings):
+    """The adapter that a run continues from; its rank, alpha and targets become the run's. None: a new adapter."""
+
+    adapter: str | None = setting(
+        None,
+        min_length=1,
+        label="Start from",
+        help="The id of a run, or a folder with a PEFT adapter, of the same base model and revision; training "
+        "continues from its adapter. Empty: a new adapter.",
+    )
+    run: str = setting("", label="Source run", help="The run that trained the adapter; filled in.", typed=False)
+    sha256: str = setting(
+        "",
+        pattern="^([0-9a-f]{64})?$",
+        label="Adapter checksum",
+        help="SHA-256 of the adapter's weights; filled in when the run is saved, checked before they load.",
+        typed=False,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        # start_from: RUN says all there is to say.
+        return {"adapter": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.adapter is None and (self.run or self.sha256):
+            raise ValueError(
+                "Start from names no adapter. Set start_from to a run or a folder; Ratchet fills in start_from.run and "
+                "start_from.sha256."
+            )
+        return self
 
 
 class LoraSettings(Settings):
     """Size of the adapter. Every linear layer of the trunk gets one; there is no dropout.
 
-    A run that starts from an adapter has that one's; what is left out here is not asked for.
+    A run that starts from an adapter takes its rank and alpha.
     """
 
-    rank: int = setting(8, ge=1, le=256, label="LoRA rank", help="Width of the adapter: more can store more.")
+    rank: int = setting(8, ge=1, le=256, label="LoRA rank", help="Rank of the adapter: more can store more.")
     alpha: int = setting(16, ge=1, le=512, label="LoRA alpha", help="Scales the adapter by alpha / rank.")
 
 
@@ -50,14 +85,14 @@ class OptimizerSettings(Settings):
 
     beta1: float = setting(0.9, ge=0, lt=1, label="Beta 1", help="Decay of the gradient's running mean.")
     beta2: float = setting(0.999, ge=0, lt=1, label="Beta 2", help="Decay of the squared gradient's running mean.")
-    weight_decay: float = setting(0.0, ge=0, le=1, label="Weight decay", help="Shrinks the adapter each step.")
+    weight_decay: float = setting(0.0, ge=0, le=1, label="Weight decay", help="Decoupled weight decay of the adapter.")
     gradient_norm_limit: float = setting(
-        1.0, gt=0, le=1000, label="Gradient norm limit", help="A longer gradient is scaled down to this norm."
+        1.0, gt=0, le=1000, label="Gradient norm limit", help="Clips the gradient to this norm."
     )
 
 
 class LimitSettings(Settings):
-    """When a run ends before its rounds are done, and what an hour of it costs."""
+    """When a run ends before its last round, and what an hour of it costs."""
 
     time_hours: float | None = setting(
         2.0,
@@ -65,28 +100,28 @@ class LimitSettings(Settings):
         le=8760,
         label="Time limit",
         unit="hours",
-        help="The run ends a little before this, with its best adapter. Model loading counts; queueing does not. "
-        "none: no limit.",
+        help="The run ends a little before this, with its best adapter. Model loading counts; waiting in the queue "
+        "does not. none: no limit.",
     )
     price_per_hour: float | None = setting(
         None,
         gt=0,
         le=1_000_000,
         label="Price per hour",
-        help="What an hour of this machine costs, in the currency below. Without it no cost is shown anywhere.",
+        help="What an hour of this machine costs, in the currency below. Without it no cost is shown.",
     )
     currency: str = setting(
         "USD",
         pattern=r"^[^\s\d]{1,8}$",
         label="Currency",
-        help="What prices and costs are called, such as USD or EUR; nothing is converted.",
+        help="Currency of prices and costs, such as USD or EUR; nothing is converted.",
     )
     cost_cap: float | None = setting(
         None,
         gt=0,
         le=100_000_000,
         label="Cost cap",
-        help="The run ends a little before it has cost this much, with its best adapter. Needs Price per hour.",
+        help="The run ends a little before it costs this much, with its best adapter. Needs Price per hour.",
     )
     target_percent: float | None = setting(
         None,
@@ -94,7 +129,7 @@ class LimitSettings(Settings):
         le=100,
         label="Target",
         unit="percent",
-        help="The run ends as soon as validation accuracy reaches this. Empty: it goes on to its last round.",
+        help="The run ends as soon as validation accuracy reaches this. Empty: it runs to its last round.",
     )
     stall_minutes: float = setting(
         30.0,
@@ -102,7 +137,7 @@ class LimitSettings(Settings):
         le=10_080,
         label="Stall limit",
         unit="minutes",
-        help="A run that makes no progress at all for so long is ended with its best adapter.",
+        help="A run without any progress for this long ends with its best adapter.",
     )
     trial_minutes: float = setting(
         15.0,
@@ -110,21 +145,21 @@ class LimitSettings(Settings):
         le=240,
         label="Trial minutes",
         unit="minutes",
-        help="How long a trial may take; the lower of this and Time limit counts.",
+        help="How long a trial may take; at most Time limit.",
     )
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         if self.cost_cap is not None and self.price_per_hour is None:
             raise ValueError(
-                f"Cost cap is {self.cost_cap:g}, but no Price per hour is given, so the cost is not known. Give it, or "
-                "set a Time limit instead."
+                f"Cost cap is {self.cost_cap:g}, but the cost is not known without Price per hour. Set it, or set a "
+                "Time limit instead."
             )
         return self
 
 
 class KeepSettings(Settings):
-    """How many samples stay on disk. Records of rounds, checkpoint and adapter are kept in any case."""
+    """How many samples stay on disk. Records of rounds, checkpoint and adapter always do."""
 
     rollout_rounds: int | None = setting(
         None,
@@ -132,7 +167,7 @@ class KeepSettings(Settings):
         le=1000,
         label="Rollouts kept, rounds",
         unit="rounds",
-        help="Samples of the last so many rounds stay on disk; empty keeps those of all rounds.",
+        help="Samples of this many last rounds stay on disk. Empty: of all rounds.",
     )
     rollout_megabytes: float | None = setting(
         None,
@@ -140,6 +175,5 @@ class KeepSettings(Settings):
         le=10_000_000,
         label="Rollouts kept, size",
         unit="MB",
-        help="The oldest samples are removed when all of them take more than this; empty: no limit. Those of the last "
-        "round always stay.",
+        help="The oldest samples are removed beyond this size, but never those of the last round. Empty: no limit.",
     )

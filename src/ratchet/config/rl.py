@@ -1,5 +1,6 @@
-"""How a round samples and learns."""
+"""How a round samples and learns, and presets of such settings."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -39,7 +40,7 @@ class RlSettings(Settings):
         20,
         label="Rounds",
         unit="rounds",
-        help="How often to sample, grade, update and validate; full takes as many as the epochs need.",
+        help="How often to sample, grade, update and validate. full: as many rounds as the epochs need.",
     )
     max_steps: int | None = setting(
         None,
@@ -47,8 +48,8 @@ class RlSettings(Settings):
         le=10_000_000,
         label="Optimizer steps",
         unit="steps",
-        help="May stand in place of Rounds: as many rounds as hold so many optimizer steps, if all answers can be "
-        "learned from; -1 means full. Empty: Rounds decides.",
+        help="In place of Rounds: as many rounds as it takes for this many optimizer steps if every group has a "
+        "learning signal; -1 means full. Empty: Rounds decides.",
     )
     epochs: int = setting(
         1, ge=1, le=100, label="Epochs", help="With rounds = full: how often each training prompt is used."
@@ -59,7 +60,7 @@ class RlSettings(Settings):
         le=1024,
         label="Prompts per round",
         unit="prompts",
-        help="Distinct training prompts in each round; with fewer prompts in the data a round takes each once.",
+        help="Distinct training prompts in each round. If the data has fewer, a round takes each once.",
     )
     answers_per_prompt: int = setting(
         8,
@@ -73,9 +74,9 @@ class RlSettings(Settings):
         512,
         ge=16,
         le=32_768,
-        label="Longest answer",
+        label="Max answer tokens",
         unit="tokens",
-        help="An answer that reaches this length before it ends is cut off and scores 0.",
+        help="An answer that has not stopped by then is cut off and scores 0.",
     )
     batch_size: int | None = setting(
         None,
@@ -95,38 +96,42 @@ class RlSettings(Settings):
         ge=0,
         le=10,
         label="Clip low",
-        help="How far below 1 a ratio may act (not used by cispo). Left out: the loss's usual value.",
+        help="How far below 1 the ratio is clipped (not used by cispo). Left out: the loss's usual value.",
     )
     clip_high: float | None = setting(
         None,
         ge=0,
         le=10,
         label="Clip high",
-        help="How far above 1 a ratio may act; for cispo the largest weight itself. Left out: the loss's usual value.",
+        help="How far above 1 the ratio is clipped; for cispo the largest weight. Left out: the loss's usual value.",
     )
     beta: float = setting(
-        0.0, ge=0, le=1, label="KL coefficient", help="Pulls the policy towards the one the run started from."
+        0.0, ge=0, le=1, label="KL coefficient", help="Weight of the KL penalty towards the starting policy."
     )
     dynamic_sampling: Literal["off", "refill"] | None = setting(
         None,
         label="Dynamic sampling",
-        help="refill draws more prompts, up to three draws in all, until enough groups carry a signal. Left out: "
+        help="refill draws more prompts, up to three draws in all, until enough groups have a signal. Left out: "
         "refill for dapo, else off.",
     )
     temperature: float = setting(
-        1.0, ge=0.01, le=5, label="Temperature", help="Flattens (above 1) or sharpens (below 1) what is sampled."
+        1.0,
+        ge=0.01,
+        le=5,
+        label="Temperature",
+        help="Above 1 flattens the distribution that is sampled from, below 1 sharpens it.",
     )
     top_p: float = setting(
-        1.0, gt=0, le=1, label="Top-p", help="Samples from the likeliest tokens that add up to this probability."
+        1.0, gt=0, le=1, label="Top-p", help="Samples from the most likely tokens that add up to this probability."
     )
-    top_k: int = setting(0, ge=0, le=1_000_000, label="Top-k", help="Samples from so many likeliest tokens; 0 is off.")
+    top_k: int = setting(0, ge=0, le=1_000_000, label="Top-k", help="Samples from the k most likely tokens; 0 is off.")
     validation_prompts: int = setting(
         128,
         ge=1,
         le=1024,
         label="Validation sample",
         unit="prompts",
-        help="Prompts scored greedily after each round, the same ones each time, at most as many as there are.",
+        help="Prompts scored greedily after each round, always the same ones; all of them if the data has fewer.",
     )
     no_signal_rounds: int = setting(
         3,
@@ -134,7 +139,7 @@ class RlSettings(Settings):
         le=1000,
         label="No-signal limit",
         unit="rounds",
-        help="A run fails when no round so far, of at least this many, had an answer that scored unlike its siblings.",
+        help="The run fails if this many rounds pass and in none of them answers to one prompt scored differently.",
     )
     micro_batch_tokens: int | None = setting(
         None,
@@ -142,7 +147,7 @@ class RlSettings(Settings):
         le=1_048_576,
         label="Micro batch",
         unit="tokens",
-        help="Tokens per forward and backward pass. Changes memory and speed, not the result. Empty: fitted to memory.",
+        help="Tokens per forward and backward pass. Affects memory and speed, not the result. Empty: fitted to memory.",
     )
     sampling_tokens: int | None = setting(
         None,
@@ -150,13 +155,13 @@ class RlSettings(Settings):
         le=16_777_216,
         label="Sampling budget",
         unit="tokens",
-        help="Prompt and answer tokens held at a time while sampling. Empty: fitted to memory.",
+        help="Prompt and answer tokens in the cache at a time while sampling. Empty: fitted to memory.",
     )
     gradient_checkpointing: Literal["auto", "on", "off"] = setting(
         "auto",
         label="Gradient checkpointing",
-        help="Computes each layer twice in the update instead of keeping what is inside it: less memory, about a third "
-        "more time, the same result. auto: only where the longest prompt and answer would not fit otherwise.",
+        help="Recomputes activations in the backward pass: less memory, about a third more time, the same result. "
+        "auto: only if the longest prompt and answer would not fit otherwise.",
     )
 
     @model_serializer(mode="wrap")
@@ -192,3 +197,44 @@ class RlSettings(Settings):
                 f"Batch size is {batch}, which is not a multiple of Answers per prompt ({group}). Choose {valid}."
             )
         return self
+
+
+# Settings that go together under a name: those of two hosted products. What is given besides wins over a preset; a
+# preset wins over the defaults.
+PresetName = Literal["hosted_steps", "hosted_rounds"]
+
+
+class Preset(NamedTuple):
+    """What a preset sets: some of ``rl``, and the learning rate."""
+
+    rl: dict[str, Any]
+    learning_rate: float
+
+
+PRESETS: dict[str, Preset] = {
+    "hosted_steps": Preset(
+        {"prompts_per_round": 1, "answers_per_prompt": 8, "max_answer_tokens": 256, "max_steps": 100}, 1e-6
+    ),
+    "hosted_rounds": Preset(
+        {"rounds": 20, "prompts_per_round": 64, "answers_per_prompt": 8, "max_answer_tokens": 512}, 5e-6
+    ),
+}
+# Two ways to say how long a run is: whoever gives one of them has given both.
+_LENGTH = {"rounds", "max_steps"}
+
+
+def with_preset(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay the preset that settings name, if any, under what they give."""
+    named, rl = settings.get("preset"), settings.get("rl", {})
+    preset = PRESETS.get(named) if isinstance(named, str) else None
+    given = {name: getattr(rl, name) for name in rl.model_fields_set} if isinstance(rl, RlSettings) else rl
+    if preset is None or not isinstance(given, Mapping):
+        return dict(settings)
+    is_length_given = "rounds" in given or given.get("max_steps") is not None
+    laid = {name: value for name, value in preset.rl.items() if not (is_length_given and name in _LENGTH)}
+    rate = settings.get("learning_rate")
+    return {
+        **settings,
+        "rl": {**laid, **given},
+        "learning_rate": preset.learning_rate if rate is None else rate,
+    }

@@ -1,14 +1,17 @@
 """A whole run: all settings in one frozen object, and what the ones left out stand for."""
 
-from typing import Literal, Self
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from ratchet.config.base import Settings, setting
-from ratchet.config.data import Data, MathPairsData
+from ratchet.config.data import Data, MathPairsData, PromptSettings
+from ratchet.config.given import unusual, with_tuples, written
 from ratchet.config.objectives import RATE_DEFAULTS, DpoSettings, Objective, SftSettings
-from ratchet.config.presets import PRESETS, PresetName, laid_under
-from ratchet.config.prompt import PromptSettings
+from ratchet.config.renames import with_current_names
 from ratchet.config.resources import (
     KeepSettings,
     LimitSettings,
@@ -16,9 +19,9 @@ from ratchet.config.resources import (
     OptimizerSettings,
     Quantization,
     SamplerSettings,
+    StartSettings,
 )
-from ratchet.config.rl import LOSS_DEFAULTS, Loss, RlSettings
-from ratchet.config.start_from import StartSettings
+from ratchet.config.rl import LOSS_DEFAULTS, Loss, PresetName, RlSettings, with_preset
 from ratchet.errors import InvalidSetting
 from ratchet.verifiers import KINDS, VerifierSettings
 from ratchet.verifiers.final_number import FinalNumberVerifier
@@ -40,26 +43,25 @@ _SOURCE_VERIFIERS: dict[str, VerifierSettings] = {
 
 
 class RunConfig(Settings):
-    """Everything that defines a run."""
+    """Everything that defines a run. Two runs are equal when their settings are, whoever set them."""
 
     config_version: Literal[1] = setting(
-        1, label="Settings version", help="Version of these settings' names; written by Ratchet."
+        1, label="Settings version", help="Version of the settings format; written by Ratchet."
     )
-    project: str = setting(
-        "", max_length=100, label="Project", help="A label of your own, by which lists of runs can be filtered."
-    )
+    project: str = setting("", max_length=100, label="Project", help="A label for filtering lists of runs.")
     objective: Objective = setting(
         "rl",
         label="Objective",
         help="rl learns from a verifier's rewards, sft from demonstrations, dpo from pairs of a chosen and a rejected "
-        "answer. sft and dpo need the extra trl, and take validation sample, longest answer and micro batch from rl.",
+        "answer. sft and dpo need the extra trl; Validation sample, Max answer tokens and Micro batch of rl hold for "
+        "them too.",
     )
     preset: PresetName | None = setting(
         None,
         label="Preset",
-        help="Settings of rl that go together, under what is given besides. hosted_steps: 100 steps of 1 prompt with 8 "
-        "answers of at most 256 tokens, learning rate 1e-6. hosted_rounds: 20 rounds of 64 prompts with 8 answers of "
-        "at most 512 tokens, 5e-6. Empty: none.",
+        help="Settings of rl that go together; what you set yourself takes precedence. hosted_steps: 100 steps of 1 "
+        "prompt with 8 answers of at most 256 tokens, learning rate 1e-6. hosted_rounds: 20 rounds of 64 prompts with "
+        "8 answers of at most 512 tokens, 5e-6. Empty: none.",
     )
     model: str = setting(
         "tiny",
@@ -81,8 +83,8 @@ class RunConfig(Settings):
     watch: VerifierSettings | None = Field(
         None,
         title="Watch metric",
-        description="A second, independent verifier whose score is shown beside the reward and never trained on: a "
-        "reward that rises while it falls raises an alarm. Left out: none.",
+        description="A second, independent verifier, shown beside the reward and never trained on. A reward that rises "
+        "while this score falls raises an alarm. Left out: none.",
     )
     reward: RewardSettings = RewardSettings()
     rl: RlSettings = RlSettings()
@@ -101,16 +103,16 @@ class RunConfig(Settings):
         "",
         max_length=200,
         label="Baseline",
-        help="A completed evaluation of the run's data, by its id: it supplies the verifier and the metric that is "
-        "trained on, where the run names none. Empty: none.",
+        help="The id of a completed evaluation on the run's data. It supplies verifier and metric where the run names "
+        "none. Empty: none.",
     )
     start_from: StartSettings = StartSettings()
     lora: LoraSettings = LoraSettings()
     quantization: Quantization = setting(
         "none",
         label="Quantization",
-        help="Holds the base model in 8bit or 4bit (QLoRA), by the package bitsandbytes; the adapter stays as it is. "
-        "On a CPU it saves memory but no time.",
+        help="Loads the base model in 8bit or 4bit (QLoRA) with bitsandbytes; the adapter is not quantized. On a CPU "
+        "this saves memory but no time.",
     )
     optimizer: OptimizerSettings = OptimizerSettings()
     limits: LimitSettings = LimitSettings()
@@ -118,41 +120,85 @@ class RunConfig(Settings):
     trackers: tuple[Tracker, ...] = setting(
         (),
         label="Trackers",
-        help="Where each round's numbers go besides the run folder: a list of tensorboard, trackio, wandb and mlflow "
-        "(extra tracking). Files in the run folder, unless the tool's own environment variables name a server.",
+        help="Tools that each round's metrics are also logged to: a list of tensorboard, trackio, wandb and mlflow "
+        "(extra tracking). They write into the run folder unless their own environment variables name a server.",
     )
     device: str = setting(
         "auto",
         pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",
         label="Device",
-        help="auto, cpu, cuda, cuda:N or mps; auto takes the first GPU there is.",
+        help="auto, cpu, cuda, cuda:N or mps; auto takes the first GPU.",
     )
     window_tokens: int | None = setting(
         None,
         ge=32,
         le=1_048_576,
-        label="Training window",
+        label="Context length",
         unit="tokens",
-        help="Every prompt and the longest answer must fit. Empty: the model's own window.",
+        help="The longest prompt and answer must fit. Empty: the model's own context length.",
     )
-    seed: int = setting(0, ge=0, le=2**31 - 1, label="Seed", help="Decides adapter start, prompt order and sampling.")
+    seed: int = setting(
+        0, ge=0, le=2**31 - 1, label="Seed", help="Seeds adapter initialization, prompt order and sampling."
+    )
+
+    given: dict[str, Any] = setting(
+        {},
+        label="Given settings",
+        help="What the user set; everything else follows from it. Written by Ratchet.",
+        typed=False,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _remembering(cls, settings: Any) -> Any:
+        if not isinstance(settings, Mapping):
+            return settings
+        settings = with_current_names(settings)
+        given = settings.get("given")
+        if given is None:
+            given = written(settings)
+            if "config_version" in given:
+                given = cls._given_before(given)
+        # What passes through here is no JSON any more to pydantic, whose strict tuples take no lists then.
+        given = with_current_names(given) if isinstance(given, Mapping) else given
+        return {**with_tuples(with_preset(settings)), "given": given}
+
+    @classmethod
+    def _given_before(cls, stored: dict[str, Any]) -> dict[str, Any]:
+        """Guess what was given where all settings are written down and nothing says which of them were.
+
+        Files of runs from before settings were remembered, and files that list every setting, are read like this. What
+        was given and is the usual value cannot be told from what was filled in, so it counts as filled in.
+        """
+        with suppress(ValidationError):
+            config = cls.model_validate_json(json.dumps({**stored, "given": {}}))
+            names = ("objective", "preset", "data", "verifier")
+            choices = {name: getattr(config, name) for name in names}
+            usual = cls.model_validate({**choices, "rl": {"loss": config.rl.loss}})
+            own = _SOURCE_VERIFIERS.get(config.data.source)
+            with suppress(InvalidSetting):  # a draft may not name its verifier yet
+                usual = usual.resolved()
+                own = own and cls.model_validate({"data": config.data}).resolved().verifier
+            # What decides over others is given itself where it is not the usual choice.
+            rl = usual.rl.model_copy(update={"loss": RlSettings().loss})
+            sections = {"objective": "rl", "preset": None, "data": None, "verifier": own, "rl": rl}
+            found = unusual(config, usual.model_copy(update=sections))
+            return {key: value for key, value in found.items() if key not in ("config_version", "given")}
+        return {key: value for key, value in stored.items() if key != "config_version"}
 
     @model_validator(mode="after")
-    def _preset(self) -> Self:
-        if self.preset is None:
-            return self
-        if self.objective != "rl":
-            raise ValueError(f"Preset is {self.preset}, which is one for Objective rl, not {self.objective}.")
-        preset = PRESETS[self.preset]
-        # In place, since a validator may return nothing but what it was given; nobody has seen the object yet.
-        self.__dict__["rl"] = laid_under(preset, self.rl)
-        if self.learning_rate is None:
-            self.__dict__["learning_rate"] = preset.learning_rate
-        self.__pydantic_fields_set__.update({"rl", "learning_rate"})
+    def _preset_of_rl(self) -> Self:
+        if self.preset is not None and self.objective != "rl":
+            raise ValueError(f"Preset is {self.preset}, which is for Objective rl, not {self.objective}.")
         return self
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RunConfig):
+            return NotImplemented
+        return self.model_dump(exclude={"given"}) == other.model_dump(exclude={"given"})
+
     def resolved(self) -> "RunConfig":
-        """Return the same run with every setting that was left out filled in. Applying it twice changes nothing.
+        """Fill in every setting that was left out. Applying it twice changes nothing.
 
         ``prompt.system_prompt``, the memory budgets and the batch size are left to whoever knows the source, the
         device and the number of prompts.
@@ -181,7 +227,7 @@ class RunConfig(Settings):
 
     @property
     def rate(self) -> float:
-        """Return the learning rate: the objective's usual one where none is set."""
+        """The learning rate: the objective's usual one where none is set."""
         return RATE_DEFAULTS[self.objective] if self.learning_rate is None else self.learning_rate
 
     @property
@@ -200,12 +246,12 @@ class RunConfig(Settings):
         return self.rl.loss if self.objective == "rl" else None
 
     def _verifier(self) -> VerifierSettings | None:
-        """Return the verifier that was named, or the one that the source brings; sft and dpo may have none."""
+        """The verifier that was named, or the source's own; sft and dpo may have none."""
         verifier = self.verifier or _SOURCE_VERIFIERS.get(self.data.source)
         if verifier is None and self.objective == "rl":
             kinds = sorted(KINDS.keys() - {"python", "reasoning_gym"})
             raise InvalidSetting(
-                f"Data source {self.data.source} brings no verifier of its own. Say in verifier.kind how an answer is "
+                f"Data source {self.data.source} has no verifier of its own. Set verifier.kind to how answers are "
                 f"checked: {', '.join(kinds)}; or give a Python function to ratchet.train.",
                 field="verifier.kind",
             )

@@ -94,14 +94,14 @@ def worked_examples(settings: PromptSettings, dataset: Dataset) -> tuple[WorkedE
     Raises:
         InvalidSetting: more were asked for than the source brings.
     """
-    asked = settings.worked_examples
+    asked = settings.few_shot_examples
     if isinstance(asked, tuple):
         return asked
     available = len(dataset.examples)
     if asked > available:
         brings = f"brings only {available}. Choose {available} or less" if available else "brings none. Choose 0"
         raise InvalidSetting(
-            f"Worked examples is {asked}, but this source of data {brings}, or list your own.",
-            field="prompt.worked_examples",
+            f"Few-shot examples is {asked}, but this source of data {brings}, or list your own.",
+            field="prompt.few_shot_examples",
         )
     return dataset.examples[:asked]

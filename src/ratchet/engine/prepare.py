@@ -27,9 +27,9 @@ from ratchet.readiness import (
 from ratchet.readiness.device_checks import (
     refuse_absent_sampler,
     refuse_absent_trackers,
+    refuse_absent_trl,
     refuse_impossible_quantization,
 )
-from ratchet.readiness.objective_checks import refuse_absent_trl
 from ratchet.readiness.step_counts import with_rounds
 from ratchet.run.records import EncodedPrompt
 from ratchet.verifiers.base import Verifier

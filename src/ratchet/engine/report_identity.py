@@ -10,6 +10,7 @@ import json
 from importlib import metadata
 
 from ratchet.config import Data, DatasetData, MathPairsData, ReasoningGymData, RunConfig
+from ratchet.config.renames import first_names
 from ratchet.engine.policy import device_name, pinned_commit
 from ratchet.engine.prepare import Prepared
 from ratchet.models.model_files import SMOLLM2, ModelFiles
@@ -32,7 +33,7 @@ def made_with(prepared: Prepared) -> MadeWith:
         data=training_data_hash(prepared),
         model=_base_model(prepared.files, config),
         quantization=config.quantization,
-        prompt=config.prompt.model_dump(mode="json"),
+        prompt=first_names("prompt", config.prompt.model_dump(mode="json")),
         start=config.start_from.sha256,
         model_name=config.model,
         source=_source_name(config.data),

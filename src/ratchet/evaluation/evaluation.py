@@ -33,7 +33,7 @@ CHANGEABLE = (
     "window_tokens",
     "seed",
     "prompt.system_prompt",
-    "prompt.worked_examples",
+    "prompt.few_shot_examples",
     "prompt.template_options",
     "verifier.read",
     "rl.max_answer_tokens",

@@ -55,10 +55,10 @@ _WITHOUT_EFFECT = {
 _PLAIN_STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
 _PREFIX = "base_model.model."
 _OUTPUT_LAYERS = ("lm_head", "embed_out")
-_WHOLE_MODEL = "Ratchet goes on from plain LoRA adapters on linear layers."
+_WHOLE_MODEL = "Ratchet continues from plain LoRA adapters on linear layers."
 
 
-class Pair(NamedTuple):
+class FactorPair(NamedTuple):
     """The shapes of an adapter's two factors on one layer: (r, k) and (n, r)."""
 
     down: tuple[int, ...]
@@ -76,7 +76,7 @@ class AdapterFiles:
 
     @property
     def rank(self) -> int:
-        """Width of the adapter."""
+        """Rank of the adapter."""
         return int(self.settings["r"])
 
     @property
@@ -84,8 +84,8 @@ class AdapterFiles:
         """What scales the adapter, divided by the rank."""
         return int(self.settings["lora_alpha"])
 
-    def pairs(self) -> dict[str, Pair]:
-        """Return layer -> the shapes of its two factors, by the layer's name in the base model.
+    def pairs(self) -> dict[str, FactorPair]:
+        """Layer -> the shapes of its two factors, by the layer's name in the base model.
 
         Raises:
             ModelUnavailable: a factor has no counterpart, or a tensor is none.
@@ -102,12 +102,12 @@ class AdapterFiles:
         alone = [layer for layer, found in halves.items() if len(found) < 2]
         if alone or not halves:
             what = f"only one of the two factors of {alone[0]}" if alone else "no tensors"
-            raise ModelUnavailable(f"The adapter {self.path} holds {what}. Take a whole copy.")
-        return {layer: Pair(found["lora_A"], found["lora_B"]) for layer, found in halves.items()}
+            raise ModelUnavailable(f"The adapter {self.path} holds {what}. Copy it again.")
+        return {layer: FactorPair(found["lora_A"], found["lora_B"]) for layer, found in halves.items()}
 
 
 def holds_adapter(path: Path) -> bool:
-    """Tell whether a folder looks like an adapter in PEFT layout."""
+    """Whether a folder looks like an adapter in PEFT layout."""
     return (path / ADAPTER_CONFIG).is_file()
 
 
@@ -131,7 +131,7 @@ def read_adapter(path: Path) -> AdapterFiles:
 
 
 def weights_sha256(path: Path) -> str:
-    """Return the checksum of the weights in an adapter folder.
+    """The checksum of the weights in an adapter folder.
 
     Raises:
         Conflict: they cannot be read.
@@ -151,31 +151,30 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 
 def refuse_unsupported(adapter: AdapterFiles) -> None:
-    """Refuse an adapter that training here could not go on from exactly.
+    """Refuse an adapter that training here could not continue from exactly.
 
     Raises:
         ModelUnavailable: it is not plain LoRA on linear layers, with one rank and one alpha.
     """
     for reason in _obstacles(adapter):
-        raise ModelUnavailable(f"The adapter {adapter.path} cannot be gone on from: {reason}. {_WHOLE_MODEL}")
+        raise ModelUnavailable(f"Cannot continue from the adapter {adapter.path}: {reason}. {_WHOLE_MODEL}")
     rank, patterned = adapter.rank, bool(adapter.settings.get("target_parameters"))
     for layer, (down, up) in adapter.pairs().items():
         if layer.rpartition(".")[2] in _OUTPUT_LAYERS:
             raise ModelUnavailable(
-                f"The adapter {adapter.path} cannot be gone on from: it changes the output layer {layer}. "
-                f"{_WHOLE_MODEL}"
+                f"Cannot continue from the adapter {adapter.path}: it changes the output layer {layer}. {_WHOLE_MODEL}"
             )
         # The adapter of a mixture's stacked experts is as many times as wide as there are experts.
         fits = down[0] == up[1] and (down[0] % rank == 0 if patterned else down[0] == rank)
         if not fits:
             raise ModelUnavailable(
                 f"The adapter {adapter.path} says that its rank is {rank}, but its factors of {layer} are "
-                f"{list(down)} and {list(up)}. Take a whole copy."
+                f"{list(down)} and {list(up)}. Copy it again."
             )
 
 
 def _obstacles(adapter: AdapterFiles) -> list[str]:
-    """Return what stands in the way according to an adapter's settings, as parts of a sentence."""
+    """What prevents training from continuing, according to an adapter's settings, as parts of a sentence."""
     settings = adapter.settings
     found = []
     if (kind := settings.get("peft_type")) != "LORA":
@@ -225,5 +224,5 @@ def refuse_misfit(adapter: AdapterFiles, model_shapes: Mapping[str, tuple[int, .
             there = "has no such layer" if shape is None else f"has it as {list(shape)}"
             raise ModelUnavailable(
                 f"The adapter {adapter.path} does not fit the base model {model}: it changes {layer}, "
-                f"{list(adapted)}, and the model {there}. Choose the model that it was made for."
+                f"{list(adapted)}, and the model {there}. Choose the model that it was trained on."
             )

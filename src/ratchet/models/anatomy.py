@@ -12,7 +12,7 @@ from ratchet.config import Quantization
 from ratchet.models.footprint import Shape
 from ratchet.models.model_files import experts_in, text_settings
 
-# Models that our own decoder computes (``engine/decoder/weights.py``; a test compares).
+# Models that our own decoder computes (``engine/decoder/weights.py``).
 OWN_DECODER_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 # Models whose networks have no gate: two products in place of three.
 _WITHOUT_GATE = frozenset({"gpt_neox", "gpt2", "gptj", "gpt_bigcode", "phi", "opt", "bloom", "falcon", "starcoder2"})
@@ -57,7 +57,7 @@ class Anatomy:
         return self.linear + self.experts + self.embedding + self.head + self.rest
 
     def weight_bytes(self, quantization: Quantization) -> int:
-        """Return what the model takes in memory, where the numbers that are not quantized have the shape's width."""
+        """What the model takes in memory, where the numbers that are not quantized have the shape's width."""
         others = self.parameters - self.linear
         if quantization == "none":
             return self.parameters * self.shape.width

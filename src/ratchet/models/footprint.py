@@ -1,7 +1,7 @@
 """How much memory the parts of a run take: plain arithmetic on a model's shape, without torch.
 
 One source for two readers: the engine, which fixes a run's budgets by it once the model is loaded
-(``engine/memory.py``), and ``ratchet plan``, which knows the model's configuration alone (``readiness/memory.py``).
+(``engine/memory.py``), and ``ratchet plan``, which knows the configuration alone (``models/memory_estimate.py``).
 How far the estimates are off was measured (dev/LOG.md).
 
 Dimensions: T tokens of a row, N answer tokens of a row, h hidden size, i inner size of a layer, V vocabulary; width is
@@ -12,6 +12,17 @@ from dataclasses import dataclass
 
 from ratchet.config import RlSettings
 
+# Of the sampler, by torch's name of the device. Answers at a time: more make a step longer without making a token
+# cheaper.
+MOST_ROWS = {"cpu": 128, "cuda": 1024, "mps": 256}
+# Prompts are computed so many tokens at a time: enough for fast products, and few beside the cache.
+PREFILL_TOKENS = {"cpu": 1024, "cuda": 8192, "mps": 4096}
+# Columns of the cache come in multiples of this, on a GPU with a quarter to spare: so many steps must pay for the
+# capture of a graph after each growth.
+COLUMN_BLOCK = 64
+# Rows of a captured step come in multiples of this, or of a sixteenth of the next power of two: at most an eighth of
+# many rows is waste.
+_LEAST_STATIC_ROWS = 8
 # Without a GPU larger rows under a mask only cost: attention grows with the square of a row, also between its unrelated
 # groups. Measured on two cores (dev/LOG.md): 512 tokens is about the best for small and larger models.
 _CPU_MICRO_BATCH_TOKENS = 512
@@ -82,17 +93,23 @@ class Load:
 
 
 def cache_bytes(shape: Shape, tokens: int) -> int:
-    """Return what the sampler's cache takes: keys and values of every layer."""
+    """What the sampler's cache takes: keys and values of every layer."""
     return tokens * shape.layers * shape.cached * shape.width
 
 
+def static_rows(rows: int) -> int:
+    """Rows of the cache's buffers on a GPU, where a captured step computes so many: at least ``rows``."""
+    quantum = max(_LEAST_STATIC_ROWS, (1 << (rows - 1).bit_length()) // 16)
+    return -(-rows // quantum) * quantum
+
+
 def adapter_bytes(weights: int) -> int:
-    """Return what an adapter takes while it is trained: float32 weights, gradients and AdamW's two moments."""
+    """What an adapter takes while it is trained: float32 weights, gradients and AdamW's two moments."""
     return 4 * 4 * weights
 
 
 def activation_bytes(shape: Shape, tokens: int, answer_tokens: int, *, recomputed: bool) -> int:
-    """Return what a forward and backward pass over one row takes at its peak, beside weights and adapter.
+    """What a forward and backward pass over one row takes at its peak, beside weights and adapter.
 
     Of a gated layer with an adapter on each of its seven products, float32 keeps 8h + 4i numbers a token: both inputs
     of the norms, both outputs, query, key, value and their result; gate, its activation, the other branch and the
@@ -120,12 +137,12 @@ def activation_bytes(shape: Shape, tokens: int, answer_tokens: int, *, recompute
 
 
 def _decoder_layer_bytes(shape: Shape) -> int:
-    """Return what our own decoder keeps of a token in a layer."""
+    """What our own decoder keeps of a token in a layer."""
     return (2 * shape.hidden + 2 * shape.attended + shape.cached + 2 * shape.inner) * shape.width
 
 
 def row_bytes(load: Load, tokens: int, *, recomputed: bool) -> int:
-    """Return ``activation_bytes`` of the largest row there may be under a micro-batch of so many tokens.
+    """``activation_bytes`` of the largest row there may be under a micro-batch of so many tokens.
 
     One answer is never split, whatever the micro-batch. A longer row may be made of answers nearly alone.
     """
@@ -135,7 +152,7 @@ def row_bytes(load: Load, tokens: int, *, recomputed: bool) -> int:
 
 
 def cpu_update_room(load: Load, total_bytes: int) -> int:
-    """Return how many bytes the activations of the update may take on a CPU; below 0 where not even the adapter fits.
+    """How many bytes the activations of the update may take on a CPU; below 0 where not even the adapter fits.
 
     A share of the machine's memory less the weights, so that what else runs on the machine changes nothing.
     """
@@ -143,12 +160,12 @@ def cpu_update_room(load: Load, total_bytes: int) -> int:
 
 
 def gpu_update_room(load: Load, free_bytes: int) -> int:
-    """Return the same for a GPU: a share of what is free once the weights are there."""
+    """The same for a GPU: a share of what is free once the weights are there."""
     return int(free_bytes * SHARE) - adapter_bytes(load.adapter_weights)
 
 
 def cpu_sampling_tokens(load: Load, total_bytes: int) -> int:
-    """Return how many tokens the sampler's cache may hold on a CPU.
+    """How many tokens the sampler's cache may hold on a CPU.
 
     Fixed amounts, so that what else runs on the machine changes nothing; a quarter of a small machine's memory.
     """
@@ -157,13 +174,13 @@ def cpu_sampling_tokens(load: Load, total_bytes: int) -> int:
 
 
 def gpu_sampling_tokens(load: Load, free_bytes: int) -> int:
-    """Return the same for a GPU: what fits a share of what is free beside the merged copy of the weights."""
+    """The same for a GPU: what fits a share of what is free beside the merged copy of the weights."""
     fitting = int((free_bytes - load.merged_bytes) * SHARE) // cache_bytes(load.shape, 1)
     return _between(fitting, _LEAST_SAMPLING_TOKENS, _MOST_GPU_TOKENS)
 
 
 def fitted(load: Load, rl: RlSettings, *, room: int, sampling_tokens: int, on_cpu: bool) -> Budgets:
-    """Return the budgets that the settings leave open.
+    """The budgets that the settings leave open.
 
     What does not fit is first cut into smaller micro-batches, down to one answer each: that costs less time than
     computing layers twice. A micro-batch that was asked for stays as it is.
@@ -187,7 +204,7 @@ def fitted(load: Load, rl: RlSettings, *, room: int, sampling_tokens: int, on_cp
 
 
 def _cpu_micro_batch(shape: Shape) -> int:
-    """Return how many tokens a pass of the update should have on a CPU, if memory is no question."""
+    """How many tokens a pass of the update should have on a CPU, if memory is no question."""
     if not shape.own_decoder:
         return _CPU_MICRO_BATCH_TOKENS
     tokens = _DECODER_KEPT_BYTES // (shape.layers * _decoder_layer_bytes(shape))

@@ -11,7 +11,7 @@ _V2_LIMIT = "memory.max"
 
 
 def host_memory(proc: Path = Path("/proc"), groups: Path = _GROUPS) -> int:
-    """Return how many bytes of main memory there are for this process; ``proc`` and ``groups`` are for tests."""
+    """How many bytes of main memory there are for this process; ``proc`` and ``groups`` are for tests."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([machine, *_limits(proc, groups)])
 

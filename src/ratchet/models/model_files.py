@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
     @property
     def is_on_hub(self) -> bool:
-        """Tell whether the source is a hub id."""
+        """Whether the source is a hub id."""
         return not self.files
 
 
@@ -61,7 +61,7 @@ class ModelFiles:
 
     @property
     def is_on_hub(self) -> bool:
-        """Tell whether the source is a hub id."""
+        """Whether the source is a hub id."""
         return not self.identity
 
 
@@ -115,7 +115,7 @@ def _found(name: str) -> Place:
 
 
 def model_config(model: ModelFiles | Place, revision: str = "main") -> dict[str, Any]:
-    """Return the model's config.json; empty for a GGUF file, and for a hub id that cannot be had."""
+    """The model's config.json; empty for a GGUF file, and for a hub id that cannot be had."""
     if model.gguf_file:
         return {}
     folder = small_files(model, revision)
@@ -126,7 +126,7 @@ def model_config(model: ModelFiles | Place, revision: str = "main") -> dict[str,
 
 
 def small_files(model: ModelFiles | Place, revision: str = "main") -> Path | None:
-    """Return the folder with the model's JSON files and chat templates: settings and tokenizer, not the weights.
+    """The folder with the model's JSON files and chat templates: settings and tokenizer, not the weights.
 
     Those of a hub id are downloaded into the hub's own cache where they are not there yet; None if they cannot be.
     """
@@ -151,13 +151,13 @@ def _checked_config(name: str, path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("text_config") or {}, dict):
         what = "text_config" if isinstance(config, dict) else "its content"
         raise ModelUnavailable(
-            f"config.json of the base model {name} is damaged: {what} is no mapping. Take a whole copy."
+            f"config.json of the base model {name} is damaged: {what} is not a mapping. Download it again."
         )
     return config
 
 
 def towers_in(name: str, settings: Mapping[str, Any]) -> str:
-    """Return what a model has beside its text part, such as "vision", from its config.json; empty for text models.
+    """What a model has beside its text part, such as "vision", from its config.json; empty for text models.
 
     Raises:
         ModelUnavailable: it has such a part, and no text part that could be trained without it.
@@ -172,18 +172,18 @@ def towers_in(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def text_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a config.json that describes the language model: itself, unless it has such a part."""
+    """The part of a config.json that describes the language model: itself, unless it has such a part."""
     return settings.get("text_config") or settings
 
 
 def experts_in(settings: Mapping[str, Any]) -> int:
-    """Return how many experts a layer of the model chooses from, 0 or 1 where it is no mixture of them."""
+    """How many experts a layer of the model chooses from, 0 or 1 where it is no mixture of them."""
     counts = [text_settings(settings).get(name) for name in EXPERT_COUNTS]
     return max((count for count in counts if isinstance(count, int)), default=0)
 
 
 def parameter_count(model: Place) -> int | None:
-    """Return how many weights a folder's safetensors hold, from their headers; None where there are none to read.
+    """How many weights a folder's safetensors hold, from their headers; None where there are none to read.
 
     Weights that two layers share are stored, and counted, once.
     """
@@ -198,7 +198,7 @@ def parameter_count(model: Place) -> int | None:
 
 
 def tensor_shapes(model: Place) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a folder's tensors by name, from their headers; none where there are none to read."""
+    """The shapes of a folder's tensors by name, from their headers; none where there are none to read."""
     if model.gguf_file or model.is_on_hub:
         return {}
     from huggingface_hub import get_local_safetensors_metadata
@@ -232,7 +232,7 @@ def _packaged_gguf(package: str) -> Path:
 
 
 def conversion_path(files: ModelFiles) -> Path:
-    """Return where the safetensors made from a GGUF file are, or will be."""
+    """Where the safetensors made from a GGUF file are, or will be."""
     return models_home() / (SMOLLM2 if files.name == SMOLLM2 else f"gguf-{files.identity.removeprefix('sha256:')[:16]}")
 
 
@@ -258,7 +258,7 @@ def _fingerprinted(place: Place) -> ModelFiles:
 
 
 def _fingerprint(files: list[Path]) -> str:
-    """Return a hash over names and contents, so that a model edited in place is noticed when a run resumes."""
+    """A hash over names and contents, so that a model edited in place is noticed when a run resumes."""
     digest = hashlib.sha256()
     for file in sorted(files):
         digest.update(file.name.encode() + b"\0" + str(os.path.getsize(file)).encode() + b"\0")

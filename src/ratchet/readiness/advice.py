@@ -1,4 +1,4 @@
-"""What a user should know before a run starts. Nothing here stops it."""
+"""Warnings before a run starts. None of them stops it."""
 
 from ratchet.config import PRESETS, CompositeVerifier, Objective, RunConfig, VerifierSettings
 from ratchet.datasets.encoder import PromptEncoder
@@ -10,10 +10,10 @@ _LARGE_PARAMETERS = 100_000_000
 
 
 def advice(config: RunConfig, encoder: PromptEncoder | None, prompts: int, device: str) -> list[str]:
-    """Return what is worth knowing of the settings.
+    """Warnings about the settings.
 
     Args:
-        config: Resolved, system prompt and worked examples included.
+        config: Resolved, system prompt and few-shot examples included.
         encoder: What is known of the model's chat template; None where it is not known yet.
         prompts: How many training prompts there are.
         device: Where the run will be.
@@ -29,13 +29,13 @@ def advice(config: RunConfig, encoder: PromptEncoder | None, prompts: int, devic
 
 
 def highest_reward(config: RunConfig) -> float:
-    """Return the reward of a right answer in the form that the prompt teaches.
+    """The reward of a correct answer in the form that the prompt teaches.
 
-    1, unless a format bonus is on whose form neither the system prompt nor a worked example shows: a model that is
-    never told of it does not earn it.
+    1, unless a format bonus is on whose form neither the system prompt nor a few-shot example shows: a model that
+    is never told of it does not earn it.
     """
     mark = {"tags": "<answer>", "boxed": "\\boxed"}.get(config.reward.format_bonus or "off")
-    examples = config.prompt.worked_examples
+    examples = config.prompt.few_shot_examples
     shown = [] if isinstance(examples, int) else [example.assistant for example in examples]
     taught = [config.prompt.system_prompt or "", *shown]
     if mark is None or any(mark in text for text in taught):
@@ -44,14 +44,14 @@ def highest_reward(config: RunConfig) -> float:
 
 
 def advice_on_rate(config: RunConfig, model_parameters: int) -> str | None:
-    """Return what to know of the learning rate for a model of that size; None if it is usual."""
+    """A warning about the learning rate for a model of that size; None if it is usual."""
     low, high = _USUAL_RATES[config.objective]
     if model_parameters < _LARGE_PARAMETERS or low <= config.rate <= high or _on_preset(config):
         return None
-    effect = "twenty steps will hardly move it" if config.rate < low else "training may collapse"
+    effect = "20 steps hardly change the adapter" if config.rate < low else "training may collapse"
     return (
         f"Learning rate is {config.rate:g}; for LoRA on a model of {model_parameters / 1e6:.0f} million "
-        f"parameters {low:g} to {high:g} is usual, and {effect}."
+        f"parameters {low:g} to {high:g} is usual; at this rate {effect}."
     )
 
 
@@ -61,37 +61,37 @@ def _on_preset(config: RunConfig) -> list[str]:
     low, high = _USUAL_RATES[config.objective]
     return [
         f"Learning rate is {config.rate:g} by the preset {config.preset}. For LoRA on models above 100 million "
-        f"parameters {low:g} to {high:g} is usual: twenty steps at 5e-06 hardly move such an adapter."
+        f"parameters {low:g} to {high:g} is usual: 20 steps at 5e-06 hardly change such an adapter."
     ]
 
 
 def _on_template(config: RunConfig, encoder: PromptEncoder) -> list[str]:
     notes = []
     if encoder.is_plain:
-        notes.append("The model brings no chat template; a plain one (Question: ... Answer: ...) is used.")
+        notes.append("The model has no chat template; a plain one (Question: ... Answer: ...) is used.")
     if encoder.unread_options:
         names = ", ".join(encoder.unread_options)
-        notes.append(f"The model's chat template does not read these of the Chat template options: {names}.")
+        notes.append(f"The model's chat template ignores these Chat template options: {names}.")
     if encoder.reasons and config.reward.format_bonus != "tags" and _reads_whole(config.verifier):
         notes.append(
-            "The model's chat template reasons (<think>), and the verifier reads the whole answer, reasoning included. "
-            "Set verifier.read to after_reasoning to check what comes after </think>."
+            "The model's chat template opens a reasoning block (<think>), and the verifier checks the whole answer, "
+            "reasoning included. Set verifier.read to after_reasoning to check only what follows </think>."
         )
     return notes
 
 
 def _reads_whole(verifier: VerifierSettings | None) -> bool:
-    """Tell whether a verifier, or one of its parts, reads answers as a whole."""
+    """Whether a verifier, or one of its parts, reads answers as a whole."""
     if isinstance(verifier, CompositeVerifier):
         return any(_reads_whole(part.verifier) for part in verifier.parts)
     return verifier is not None and verifier.read == "whole"
 
 
 def _on_prompt(config: RunConfig) -> list[str]:
-    is_told = config.prompt.system_prompt or config.prompt.worked_examples or config.model == "tiny"
+    is_told = config.prompt.system_prompt or config.prompt.few_shot_examples or config.model == "tiny"
     if is_told or config.verifier is None:
         return []
-    return ["Nothing in the prompt says where the answer goes: neither a system prompt nor worked examples."]
+    return ["Nothing in the prompt tells the model where to put its answer: no system prompt, no few-shot examples."]
 
 
 def _on_size(config: RunConfig, prompts: int) -> list[str]:
@@ -99,21 +99,19 @@ def _on_size(config: RunConfig, prompts: int) -> list[str]:
         size = config.tuning.batch_size
         if prompts >= size:
             return []
-        return [f"Batch size is {size}, but there are {prompts} training rows: each step takes each of them once."]
+        return [f"Batch size is {size}, but there are {prompts} training rows: each step uses every row once."]
     if prompts >= config.rl.prompts_per_round:
         return []
     there = "is 1 training prompt" if prompts == 1 else f"are {prompts} training prompts"
-    return [
-        f"Prompts per round is {config.rl.prompts_per_round}, but there {there}: each round takes each of them once."
-    ]
+    return [f"Prompts per round is {config.rl.prompts_per_round}, but there {there}: each round uses all of them once."]
 
 
 def _on_reward(config: RunConfig) -> list[str]:
     if config.objective != "rl" or (highest := highest_reward(config)) == 1:
         return []
     return [
-        f"Nothing in the prompt asks for the form of the format bonus ({config.reward.format_bonus}): a right "
-        f"answer without it earns {highest:.2f}, which is then the highest reachable reward."
+        f"Nothing in the prompt asks for the form of the format bonus ({config.reward.format_bonus}). A correct "
+        f"answer without it earns {highest:.2f}, so that is the highest reward the model can learn to reach."
     ]
 
 

@@ -1,6 +1,6 @@
-"""Can a benchmark measure anything? Its questions, tried with answers whose verdict is known, before it is kept.
+"""Checks of a benchmark before it is stored: its questions, tried with answers whose verdict is known.
 
-Every ground truth must be one that the verifier can check, a right answer must pass and an empty one must not. Which
+Every ground truth must be one that the verifier can check, a correct answer must pass and an empty one must not. Which
 score columns there are is decided here too. No model is asked. Rows are named by number, never by content.
 """
 
@@ -29,7 +29,7 @@ _REASONING = "Some steps."
 def score_columns(
     verifier: VerifierSettings, form: FormatKind, asked: Sequence[str] | None = None, main: str | None = None
 ) -> tuple[str, ...]:
-    """Return what is reported, the main column first: accuracy unless another one is asked for.
+    """The columns that are reported, the main one first: accuracy unless another one is asked for.
 
     Accuracy and answered are always there; the parts that the verifier reports, and format where a form is asked for,
     unless only some columns are asked for, of which the first is the main one then.
@@ -49,7 +49,7 @@ def score_columns(
 
 
 def _parts(settings: VerifierSettings) -> list[str]:
-    """Return the numbers that a verifier reports beside its correctness."""
+    """Scores that a verifier reports besides its correctness."""
     if isinstance(settings, CompositeVerifier):
         names = part_names([part.verifier.kind for part in settings.parts])
         return [name for place, name in enumerate(names) if place != settings.correctness_from]
@@ -66,7 +66,7 @@ def reference_solutions(
     template: str | None = None,
     prefers_own: bool = False,
 ) -> list[str | None]:
-    """Return how a right answer to each question looks, None where that is not known.
+    """A correct answer to each question, None where none is known.
 
     Args:
         prompts: The questions.
@@ -90,7 +90,7 @@ def reference_solutions(
 def check_questions(
     verifier: Verifier, prompts: Sequence[Prompt], solutions: Sequence[str | None], *, must_have_solutions: bool
 ) -> tuple[str, ...]:
-    """Try answers on a benchmark's questions, and return what is worth telling.
+    """Try answers on a benchmark's questions, and return notes on them.
 
     Args:
         verifier: Checks the answers; not closed here.
@@ -112,7 +112,7 @@ def check_questions(
 
 
 def _repeats(prompts: Sequence[Prompt]) -> list[str]:
-    """Tell of questions that ask what an earlier one asks, which intervals take for further ones."""
+    """Report duplicate questions, which intervals would count as independent."""
     first: dict[str, int] = {}
     repeated = BadRows()
     for prompt in prompts:
@@ -123,8 +123,7 @@ def _repeats(prompts: Sequence[Prompt]) -> list[str]:
         return []
     ask = "1 question asks" if repeated.count == 1 else f"{repeated.count:,} questions ask"
     return [
-        f"{ask} what an earlier one asks ({repeated.named()}). Each counts once more, so that intervals come out "
-        "narrower than they are."
+        f"{ask} what an earlier one asks ({repeated.named()}). Duplicates count again, so intervals are too narrow."
     ]
 
 
@@ -139,9 +138,9 @@ def _try_solutions(
         if must_have:
             raise IncompatibleData(
                 f"No reference solution is known for {len(unknown):,} of {count:,} questions, the first of them row "
-                f"{unknown[0]}. Say how a right answer looks: map the column completion, or give reference_solution."
+                f"{unknown[0]}. Map the column completion to correct answers, or set reference_solution."
             )
-        yield f"No right answer is known for {len(unknown):,} of {count:,} questions, so none was tried there."
+        yield f"No correct answer is known for {len(unknown):,} of {count:,} questions, so none was tried there."
     bad, lower = BadRows(), 0
     for (prompt, _), grade in zip(tried, _grades(verifier, tried), strict=True):
         if grade.correctness <= PASS_MARK:
@@ -150,10 +149,10 @@ def _try_solutions(
     if bad.count:
         raise IncompatibleData(
             f"{bad.count:,} of {len(tried):,} reference solutions do not pass: {bad.named()}. Correct the ground "
-            "truths or the verifier, or say in reference_solution how a right answer looks."
+            "truths or the verifier, or set reference_solution to what a correct answer looks like."
         )
     if lower:
-        yield f"{lower:,} of {len(tried):,} reference solutions pass without being wholly right by this verifier."
+        yield f"{lower:,} of {len(tried):,} reference solutions pass with less than full credit by this verifier."
     if count < len(prompts):
         yield f"Reference solutions of {len(tried):,} of {len(prompts):,} questions were tried: all pass."
 
@@ -168,13 +167,13 @@ def _try_empty(verifier: Verifier, prompts: Sequence[Prompt]) -> list[str]:
     if bad.count:
         raise IncompatibleData(
             f"The empty answer passes on {bad.count:,} of {len(prompts):,} questions: {bad.named()}. A model that says "
-            "nothing would be right there: correct the verifier, or take these questions out."
+            "nothing would score there. Fix the verifier, or remove these questions."
         )
     if not failed.count:
         return []
     return [
         f"The verifier fails on the empty answer to {failed.count:,} of {len(prompts):,} questions ({failed.named()}). "
-        "Such answers are counted as failed, not as wrong; above 10 % of them no verdict is given."
+        "Such answers count as failed, not as wrong; above 10 % of them there is no verdict."
     ]
 
 

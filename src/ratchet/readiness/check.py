@@ -1,4 +1,4 @@
-"""All checks of a run before anything is loaded for it, and what they found."""
+"""All checks of a run before its model loads, and what they found."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +16,7 @@ from ratchet.readiness.device_checks import (
     device_here,
     refuse_absent_sampler,
     refuse_absent_trackers,
+    refuse_absent_trl,
     refuse_impossible_quantization,
 )
 from ratchet.readiness.fault_list import Faults, raise_all
@@ -37,7 +38,6 @@ from ratchet.readiness.model_checks import (
     refuse_experts,
     window_of,
 )
-from ratchet.readiness.objective_checks import refuse_absent_trl
 from ratchet.readiness.row_checks import Rows, open_rows
 from ratchet.readiness.start_adapter import with_start
 from ratchet.readiness.step_counts import with_rounds
@@ -56,10 +56,10 @@ class Readiness:
     """What the checks of a run found. It can start where there are no faults.
 
     Attributes:
-        config: Resolved; with system prompt and worked examples where the rows could be loaded.
-        faults: All that stands in the way.
-        notes: What the data says of itself and what was done about it.
-        warnings: What a user should think about before starting.
+        config: Resolved; with system prompt and few-shot examples where the rows could be loaded.
+        faults: Everything that prevents the start.
+        notes: Facts about the data, and what was done about them.
+        warnings: What to consider before starting.
         device: Where the run would be, None where that device is not there.
         row_counts: Rows of each split that would be used.
         longest_prompt: Tokens of the longest of them, None where they could not be counted.
@@ -82,7 +82,7 @@ class Readiness:
     model: ModelFacts = field(default_factory=ModelFacts)
 
     def raise_faults(self) -> None:
-        """Raise what stands in the way, if anything: a single fault as it is, several as one ``NotReady``."""
+        """Raise the faults, if any: a single one as it is, several as one ``NotReady``."""
         raise_all(self.faults)
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ def _with_rows(
 ) -> Readiness:
     config, dataset = rows.config, rows.dataset
     fitted = Fitted()
-    has_prompt_setup = not isinstance(config.prompt.worked_examples, int)  # a fault is noted otherwise
+    has_prompt_setup = not isinstance(config.prompt.few_shot_examples, int)  # a fault is noted otherwise
     if model.encoder and model.window and has_prompt_setup:
         fitted = fit(config, dataset, model.encoder, model.window, faults)
     found: list[str] = []
@@ -244,7 +244,7 @@ def _common_prefix(fitted: Fitted) -> int:
 
 
 def _experts(config: RunConfig) -> int:
-    """Return how many experts a layer of the model has; 0 where the model is not there, which is told elsewhere."""
+    """Experts of a layer of the model; 0 where the model is not there, which is reported elsewhere."""
     try:
         return experts_in(model_config(find(config.model), config.revision))
     except RatchetError:

@@ -1,4 +1,4 @@
-"""Whether this machine has what the settings ask for: device, sampler, quantization and trackers.
+"""Whether this machine has what the settings ask for: device, sampler, quantization, TRL and trackers.
 
 The rules are here for whoever knows the facts: the engine asks torch, ``device_here`` finds them out without it.
 """
@@ -13,11 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from platform import machine
 
-from ratchet.config import Quantization, SamplerSettings, Tracker
+from ratchet.config import Objective, Quantization, SamplerSettings, Tracker
 from ratchet.errors import InvalidSetting
 from ratchet.models.host_memory import host_memory
 from ratchet.tracking import INSTALL, is_installed
 
+_TRL_INSTALL = "pip install 'ratchet-rl[trl]'"
 _VLLM_INSTALL = "pip install 'ratchet-rl[vllm]'"
 _BITSANDBYTES_INSTALL = "pip install 'bitsandbytes>=0.50'"
 
@@ -42,12 +43,12 @@ calls = [
 if not any(call() for call in calls):
     print(json.dumps([name.value.decode(), size.value]))
 """
-# A driver that wakes up many GPUs takes seconds; one that takes longer has hung.
+# A driver that initializes many GPUs takes seconds; one that takes longer has hung.
 _DRIVER_SECONDS = 30
 
 
 def choose_device(setting: str, cuda_gpus: int, has_mps: bool) -> str:
-    """Return the device of a setting; auto takes the first GPU there is.
+    """The device of a setting; auto takes the first GPU.
 
     Args:
         setting: auto, cpu, mps, cuda or cuda:N.
@@ -70,7 +71,7 @@ def choose_device(setting: str, cuda_gpus: int, has_mps: bool) -> str:
 
 
 def device_here(setting: str) -> str:
-    """Return the device of a setting on this machine, without loading torch.
+    """The device of a setting on this machine, without loading torch.
 
     Where torch was built for GPUs of another maker the setting itself is returned: only torch can tell there.
 
@@ -95,7 +96,7 @@ def refuse_absent_sampler(settings: SamplerSettings) -> None:
 
 
 def absent_sampler() -> InvalidSetting | None:
-    """Return what to say where vLLM is not installed, None where it is."""
+    """The error where vLLM is not installed, None where it is."""
     if find_spec("vllm") is not None:
         return None
     return InvalidSetting(
@@ -125,6 +126,18 @@ def refuse_impossible_quantization(quantization: Quantization, device: str) -> N
         )
 
 
+def refuse_absent_trl(objective: Objective) -> None:
+    """Refuse an objective that is trained by TRL where that is not installed.
+
+    Raises:
+        InvalidSetting: it is not.
+    """
+    if objective != "rl" and find_spec("trl") is None:
+        raise InvalidSetting(
+            f"Objective is {objective}, but the package trl is not installed. Run: {_TRL_INSTALL}", "objective"
+        )
+
+
 def refuse_absent_trackers(trackers: Sequence[Tracker]) -> None:
     """Refuse trackers whose library is not installed.
 
@@ -134,13 +147,11 @@ def refuse_absent_trackers(trackers: Sequence[Tracker]) -> None:
     absent = [tracker for tracker in trackers if not is_installed(tracker)]
     if absent:
         what = f"{absent[0]} is" if len(absent) == 1 else f"{', '.join(absent)} are"
-        raise InvalidSetting(
-            f"Trackers names what is not installed: {what} missing. Run: {INSTALL}, or leave it out.", "trackers"
-        )
+        raise InvalidSetting(f"Trackers: {what} not installed. Run: {INSTALL}, or remove it from the list.", "trackers")
 
 
 def _builds_of_torch() -> set[str]:
-    """Return which kinds of GPU the installed torch was built for, by what its version file says."""
+    """Kinds of GPU that the installed torch was built for, according to its version file."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return set()
@@ -158,7 +169,7 @@ def _builds_of_torch() -> set[str]:
 
 
 def memory_of(device: str) -> tuple[str, int] | None:
-    """Return what a device is called and how many bytes of memory it has; None where that cannot be asked.
+    """Name and memory of a device in bytes; None where they cannot be queried.
 
     For cpu it is the machine's memory.
     """

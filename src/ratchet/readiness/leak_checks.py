@@ -1,4 +1,4 @@
-"""Do the rows of a run come up again where it is scored? The leak guard, applied to a run's dataset."""
+"""The leak guard, applied to a run's dataset: no row that is trained on may be scored on."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -34,7 +34,7 @@ def leaks_of(
         dataset: The rows of the run.
         own_test: The test rows of its data, if there are any.
         benchmarks: What else is scored on.
-        notes: Told of files that cannot be used and that nobody asked for: they stop no run.
+        notes: Collects files that cannot be used and that nobody asked for: they stop no run.
 
     Raises:
         IncompatibleData: a file that was asked for cannot be used.
@@ -44,28 +44,27 @@ def leaks_of(
 
 
 def refuse_leaks(leaks: Leaks) -> None:
-    """Refuse rows that stand in two places.
+    """Refuse rows that appear in two splits that must not overlap.
 
     Raises:
         IncompatibleData: there are such rows, up to 20 of them named by split and number.
     """
     if leaks.exact:
         raise IncompatibleData(
-            f"{_counted(leaks.exact)} in two places that may share none, the same but for case, spacing and "
-            f"punctuation: {_named(leaks.exact)}. Take them out of one of the two, or what is measured there says "
-            "nothing."
+            f"{_counted(leaks.exact)} in two splits that must not overlap, equal up to case, spacing and punctuation: "
+            f"{_named(leaks.exact)}. Remove them from one of the two; otherwise its scores would be contaminated."
         )
 
 
 def same_problems(dataset: Dataset, benchmarks: Sequence[ReferenceSet], notes: list[str]) -> list[Leak]:
-    """Return which Math Pairs problems of a run are questions of benchmarks too, in whatever order of their numbers.
+    """Math Pairs problems of a run that are also questions of benchmarks, up to the order of their numbers.
 
-    A run and a benchmark of the same numbers and seed share none, by the way in which they are made.
+    A run and a benchmark of the same numbers and seed never overlap, by construction.
 
     Args:
         dataset: The rows of the run, Math Pairs.
         benchmarks: Of any kind; questions that are no such problems are passed over.
-        notes: Told of files that cannot be used.
+        notes: Collects files that cannot be used.
     """
     first: dict[ProblemClass, RowText] = {}
     for row in _rows(dataset):
@@ -87,14 +86,14 @@ def refuse_same_problems(pairs: Sequence[Leak]) -> None:
     """
     if pairs:
         raise IncompatibleData(
-            f"{_counted(pairs)} in two places that may share none, the same problem but for the order of its numbers: "
-            f"{_named(pairs)}. Problems of the same pairs, smallest and largest number and seed share none: take those "
-            "of the benchmark, or remove it (ratchet bench remove)."
+            f"{_counted(pairs)} in two splits that must not overlap, the same problem up to the order of its numbers: "
+            f"{_named(pairs)}. Use the benchmark's pairs, smallest and largest number and seed, with which run and "
+            "benchmark never overlap, or remove the benchmark (ratchet bench remove)."
         )
 
 
 def questions_among(dataset: Dataset, benchmark: ReferenceSet) -> list[int]:
-    """Return which questions of a benchmark are rows of a run, in rising order: equal texts, or equal problems.
+    """Questions of a benchmark that are rows of a run, in rising order: equal texts, or equal problems.
 
     Args:
         dataset: The rows of the run.
@@ -109,21 +108,21 @@ def questions_among(dataset: Dataset, benchmark: ReferenceSet) -> list[int]:
 
 
 def keys_of(train: Iterable[Prompt], validation: Iterable[Prompt]) -> set[bytes]:
-    """Return what the rows that a run reads are known by, without their texts."""
+    """Hashes that identify the rows of a run without their texts."""
     return row_keys(_texts_of(train, validation))
 
 
 def leak_notes(leaks: Leaks) -> list[str]:
-    """Return what is worth knowing of repeats and of rows that are nearly the same; neither stops a run."""
+    """Warnings about duplicates and near-duplicates; neither stops a run."""
     notes = []
     for split, repeats in leaks.repeats.items():
-        rows = f"1 {split} row asks" if repeats == 1 else f"{repeats:,} {split} rows ask"
-        notes.append(f"{rows} what an earlier one asks.")
+        rows = f"1 {split} row repeats" if repeats == 1 else f"{repeats:,} {split} rows repeat"
+        notes.append(f"{rows} an earlier one.")
     if leaks.near:
-        pairs = "1 pair of rows is" if len(leaks.near) == 1 else f"{len(leaks.near):,} pairs of rows are"
+        pairs = "1 near-duplicate pair" if len(leaks.near) == 1 else f"{len(leaks.near):,} near-duplicate pairs"
         notes.append(
-            f"{pairs} nearly the same ({NEAR_JACCARD:.0%} or more of their sequences of {SHINGLE_WORDS} words): "
-            f"{_named(leaks.near)}. If they ask the same, what is measured there is too good."
+            f"{pairs} of rows ({NEAR_JACCARD:.0%} or more of their {SHINGLE_WORDS}-word sequences are shared): "
+            f"{_named(leaks.near)}. If they ask the same, scores on them are too high."
         )
     return notes
 
@@ -144,12 +143,12 @@ def _texts(benchmark: ReferenceSet, notes: list[str]) -> list[RowText]:
     except IncompatibleData as fault:
         if benchmark.is_asked_for:
             raise
-        notes.append(f"The rows to train on could not be compared with {benchmark.name} rows. {fault}")
+        notes.append(f"The training rows could not be compared with {benchmark.name} rows. {fault}")
         return []
 
 
 def _counted(pairs: Sequence[Leak]) -> str:
-    return "1 row stands" if len(pairs) == 1 else f"{len(pairs):,} rows stand"
+    return "1 row appears" if len(pairs) == 1 else f"{len(pairs):,} rows appear"
 
 
 def _named(pairs: Sequence[Leak]) -> str:

@@ -1,4 +1,4 @@
-"""What the model asks of settings and rows: a loss that goes with it, and prompts that fit its window."""
+"""What the model demands of settings and rows: a loss that suits it, and prompts that fit its context length."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -50,57 +50,55 @@ def refuse_experts(experts: int, loss: Loss | None) -> None:
     if loss is not None and experts > 1 and loss != "gspo":
         raise InvalidSetting(
             f"Loss is {loss}, but the base model is a mixture of {experts} experts, for which ratios per token are "
-            "unstable. Choose gspo. Training such models is little proven.",
+            "unstable. Choose gspo. Training such models is experimental.",
             field="rl.loss",
         )
 
 
 def left_out(name: str, towers: str) -> tuple[str, ...]:
-    """Say which part of a model is not loaded; nothing for text models, whose ``towers`` is empty."""
-    return (
-        (f"{name} is a model for {towers} too: its text part is trained, and the rest is left out.",) if towers else ()
-    )
+    """Name the part of a model that is not loaded; nothing for text models, whose ``towers`` is empty."""
+    return (f"{name} is also a model for {towers}: only its text part is loaded and trained.",) if towers else ()
 
 
 def preset_for_experts(config: RunConfig, experts: int) -> RunConfig:
-    """Return the settings with the one loss that goes with a mixture-of-experts model, where the user chose none."""
+    """Choose the one loss that suits a mixture-of-experts model, where the user chose none."""
     if experts <= 1 or config.objective != "rl" or "loss" in config.rl.model_fields_set:
         return config
     return config.model_copy(update={"rl": config.rl.model_copy(update={"loss": "gspo"})})
 
 
 def on_experts(config: RunConfig, experts: int) -> str | None:
-    """Return what to know of training a mixture-of-experts model; None where it is none."""
+    """A note on training a mixture-of-experts model; None for others."""
     if experts <= 1:
         return None
     loss = "" if config.objective != "rl" else " Loss is gspo, the only one for such models."
-    return f"The base model is a mixture of {experts} experts: training such models is little proven.{loss}"
+    return f"The base model is a mixture of {experts} experts; training such models is experimental.{loss}"
 
 
 def window_of(config: RunConfig, settings: Mapping[str, Any], tokenizer_limit: int | None) -> Window:
-    """Return the window of a run.
+    """The context window of a run.
 
     Args:
-        config: Its Training window, if given, must fit the model's own.
+        config: Its Context length, if given, must not exceed the model's own.
         settings: The model's config.json, empty where it is not known.
         tokenizer_limit: What stands in for the model's own window where that is not known.
 
     Raises:
-        InvalidSetting: the Training window is longer than the model's own, or the longest answer leaves no room.
+        InvalidSetting: Context length exceeds the model's own, or Max answer tokens leaves no room for a prompt.
     """
     own = text_settings(settings).get("max_position_embeddings")
     own = own if isinstance(own, int) else tokenizer_limit
     asked = config.window_tokens
     if asked is not None and own is not None and asked > own:
         raise InvalidSetting(
-            f"Training window is {asked} tokens, but the model's own window is {own}. Choose {own} or less.",
+            f"Context length is {asked} tokens, but the model's own is {own}. Choose {own} or less.",
             field="window_tokens",
         )
-    window = Window(own, "model's window") if asked is None else Window(asked, "training window")
+    window = Window(own, "model's context length") if asked is None else Window(asked, "context length")
     if window.tokens is not None and window.tokens <= answer_room(config):
         raise InvalidSetting(
-            f"Longest answer is {config.rl.max_answer_tokens} tokens, but the {window.name} holds {window.tokens} "
-            "tokens, prompt included. Choose a shorter Longest answer.",
+            f"Max answer tokens is {config.rl.max_answer_tokens}, but the {window.name} is {window.tokens} tokens, "
+            "prompt included. Lower Max answer tokens.",
             field="rl.max_answer_tokens",
         )
     return window
@@ -110,10 +108,10 @@ def fit(config: RunConfig, dataset: Dataset, encoder: PromptEncoder, window: Win
     """Encode train, validation and held-out prompts; refuse or leave out those that do not fit the window.
 
     Args:
-        config: Resolved, system prompt and worked examples included.
+        config: Resolved, system prompt and few-shot examples included.
         dataset: The rows.
         encoder: What makes token ids of a conversation.
-        window: What prompt and longest answer must fit.
+        window: What the longest prompt and answer must fit.
         faults: Where a split's fault goes: the template fails on a row, or rows do not fit and are not left out.
     """
     splits: dict[str, tuple[EncodedPrompt, ...]] = {}
@@ -131,9 +129,9 @@ def fit(config: RunConfig, dataset: Dataset, encoder: PromptEncoder, window: Win
 
 
 def _turns(config: RunConfig, prompt: Prompt) -> tuple[Message, ...]:
-    examples = config.prompt.worked_examples
+    examples = config.prompt.few_shot_examples
     if isinstance(examples, int):
-        raise ValueError("the worked examples are not resolved")
+        raise ValueError("the few-shot examples are not resolved")
     return conversation(prompt, system_prompt=config.prompt.system_prompt or "", examples=examples)
 
 
@@ -153,18 +151,18 @@ def _on_tools(config: RunConfig, prompts: Sequence[Prompt]) -> list[str]:
         return []
     return [
         f"In {len(untold)} of {len(prompts)} training rows the prompt names none of the row's tools, in row "
-        f"{untold[0]} first, and the model's chat template tells of none. Put the tools into the prompts or the "
-        "System prompt."
+        f"{untold[0]} first, and the model's chat template does not render tools. List the tools in the prompts or "
+        "in the System prompt."
     ]
 
 
 def answer_room(config: RunConfig) -> int:
-    """Return how many tokens an answer that the run samples may have, 0 where it samples none."""
+    """Tokens that an answer sampled by the run may have, 0 where it samples none."""
     return config.rl.max_answer_tokens if config.objective == "rl" or config.verifier is not None else 0
 
 
 def longest_given(encoded: EncodedPrompt) -> int:
-    """Return the tokens of the longer answer that a row brings, 0 where it brings none."""
+    """Tokens of the longer answer that a row contains, 0 where it contains none."""
     return max(len(encoded.demonstration_ids), len(encoded.rejected_ids))
 
 
@@ -206,13 +204,13 @@ def _fitting(
         first = next(one for one in encoded if _row_tokens(one, sampled) > window.tokens)
         given = longest_given(first)
         if given > sampled:
-            length, advice = f"with an answer of {given}", "Choose a longer Training window, shorten the rows"
+            length, advice = f"with an answer of {given}", "Raise Context length, shorten the rows"
         else:
-            length, advice = f"with Longest answer {sampled}", "Choose a shorter Longest answer"
+            length, advice = f"with Max answer tokens {sampled}", "Lower Max answer tokens"
         way_out = " or set Over-long rows to leave_out" if fitting else ""
         raise IncompatibleData(
             f"Row {first.prompt.id} of the {split} rows has a prompt of {len(first.token_ids)} tokens; {length} it "
-            f"does not fit the {window.name} of {window.tokens} tokens ({left_out} of {len(encoded)} rows do not). "
+            f"exceeds the {window.name} of {window.tokens} tokens ({left_out} of {len(encoded)} rows do). "
             f"{advice}{way_out}."
         )
     notes.append(f"{left_out} over-long {split} rows are left out.")

@@ -9,7 +9,6 @@ from ratchet.datasets import Dataset, load, worked_examples
 from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 from ratchet.readiness.fault_list import Faults
-from ratchet.readiness.objective_checks import refuse_unanswered
 from ratchet.run.records import Prompt
 from ratchet.verifiers import Tried, Verifier, compile_pattern, make_verifier, takes_function
 from ratchet.verifiers.base import NoVerifier
@@ -19,7 +18,7 @@ from ratchet.verifiers.base import NoVerifier
 class Rows:
     """The rows of a run with its verifier and its watch metric, None without one; whoever has them closes them.
 
-    ``config`` is resolved, system prompt and worked examples included. ``notes`` are whole sentences for the user.
+    ``config`` is resolved, system prompt and few-shot examples included. ``notes`` are whole sentences for the user.
     """
 
     config: RunConfig
@@ -96,7 +95,7 @@ class _Checking:
 
 
 def _tried(verifier: Verifier, dataset: Dataset, faults: Faults, called: str, objective: Objective) -> list[str]:
-    """See that a verifier can grade the rows, and try it if it is the user's own; return what there is to tell."""
+    """Check that a verifier can grade the rows, and try it if it is the user's own; return notes on that."""
     for split, prompts in (("training", dataset.train), ("validation", dataset.validation)):
         # What sft and dpo train on is never graded.
         if objective == "rl" or split == "validation":
@@ -131,8 +130,39 @@ def refuse_ungradable(verifier: Verifier, prompts: Sequence[Prompt], what: str, 
         )
 
 
+def refuse_unanswered(objective: Objective, prompts: Sequence[Prompt], what: str) -> None:
+    """Refuse rows without the answers that the objective learns from; ``what`` is such as "training rows".
+
+    Raises:
+        IncompatibleData: there are such rows, up to 20 of them named by number, or there are no rows at all.
+    """
+    if objective == "rl":
+        return
+    if not prompts:
+        raise IncompatibleData(f"There are no {what}. Give a dataset with rows for training and validation.")
+    lacking = [prompt.id for prompt in prompts if _lacks(objective, prompt)]
+    if not lacking:
+        return
+    named = ", ".join(map(str, lacking[:MOST_NAMED_ROWS]))
+    more = f" and {len(lacking) - MOST_NAMED_ROWS:,} more" if len(lacking) > MOST_NAMED_ROWS else ""
+    if objective == "sft":
+        missing = "demonstration (messages that end with the assistant's, or a column completion)"
+        way_out = "Add the whole answers, or choose Objective rl, which takes prompts and a verifier"
+    else:
+        missing = "pair of answers (columns chosen and rejected)"
+        way_out = "Give preference pairs, or choose another Objective: sft for demonstrations, rl for a verifier"
+    raise IncompatibleData(
+        f"Objective is {objective}, but {len(lacking):,} of {len(prompts):,} {what} have no {missing}: "
+        f"{'row' if len(lacking) == 1 else 'rows'} {named}{more}. {way_out}."
+    )
+
+
+def _lacks(objective: Objective, prompt: Prompt) -> bool:
+    return not prompt.demonstration or (objective == "dpo" and not prompt.rejected)
+
+
 def _rows(numbers: Sequence[int]) -> str:
-    """Return such as "row 3" or "rows 3, 4 and 9"."""
+    """Row numbers in words, such as "row 3" or "rows 3, 4 and 9"."""
     *others, last = map(str, numbers)
     return f"rows {', '.join(others)} and {last}" if others else f"row {last}"
 
@@ -142,7 +172,7 @@ def _with_prompt_setup(config: RunConfig, dataset: Dataset) -> RunConfig:
     prompt = config.prompt.model_copy(
         update={
             "system_prompt": dataset.instruction if given is None else given,
-            "worked_examples": worked_examples(config.prompt, dataset),
+            "few_shot_examples": worked_examples(config.prompt, dataset),
         }
     )
     return config.model_copy(update={"prompt": prompt})
@@ -156,7 +186,7 @@ def _verifier(config: RunConfig, function: Callable[..., Any] | None) -> Verifie
         raise ValueError("the settings are not resolved")
     if takes_function(settings) and function is None:
         raise Conflict(
-            "This run is checked by a Python function of your own, which is not stored. Start or resume it from "
+            "The verifier is a Python function of your own, which is not stored with the run. Start or resume it from "
             "Python: ratchet.resume(folder, verifier=function)."
         )
     return make_verifier(settings, prefer_answer_tag=config.reward.format_bonus == "tags", function=function)
@@ -173,14 +203,14 @@ def _watch(config: RunConfig) -> Verifier | None:
         return None
     if takes_function(settings):
         raise InvalidSetting(
-            "Watch metric is python, a function of your own, which only a verifier can be. Keep it as a metric "
-            "(ratchet metric add) and name that: watch.kind custom, watch.metric NAME.",
+            "Watch metric is a Python function, which only a verifier can be. Add it as a metric (ratchet metric add) "
+            "and set watch.kind custom and watch.metric NAME.",
             field="watch.kind",
         )
     if settings == config.verifier:
         raise InvalidSetting(
-            f"Watch metric and verifier are the same ({settings.kind}, with the same settings): it would rise with the "
-            "reward whatever is learned. Choose another measure, or leave the watch metric out.",
+            f"Watch metric and verifier are the same ({settings.kind}, with the same settings), so they would always "
+            "rise together. Choose another watch metric, or leave it out.",
             field="watch",
         )
     return make_verifier(settings, prefer_answer_tag=config.reward.format_bonus == "tags")

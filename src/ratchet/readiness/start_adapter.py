@@ -1,7 +1,7 @@
 """The adapter that a run starts from: found, checked and pinned before anything loads, without torch.
 
 It must be of a full run that has ended with one, or an imported PEFT folder; of the same base model and revision;
-whole; and of a kind that training here goes on from exactly. Rank and alpha are its own.
+whole; and of a kind that training here continues exactly. Rank and alpha are its own.
 """
 
 import os
@@ -37,7 +37,7 @@ def with_start(config: RunConfig) -> Started:
         NotFound: there is no such run or folder.
         Conflict: it is a run that has no adapter to start from, or files are damaged or changed.
         InvalidSetting: it is of another base model or revision, or rank or alpha are given and not its own.
-        ModelUnavailable: it is of a kind that cannot be gone on from, or does not fit the base model.
+        ModelUnavailable: training cannot continue from its kind of adapter, or it does not fit the base model.
     """
     named = config.start_from.adapter
     if named is None:
@@ -60,7 +60,7 @@ def with_start(config: RunConfig) -> Started:
 
 
 def _found(named: str) -> tuple[RunFolder | None, Path]:
-    """Return the run whose adapter is meant, None for an imported one, and the adapter's folder."""
+    """The run whose adapter is meant, None for an imported one, and the adapter's folder."""
     path = Path(os.path.abspath(expanded(named)))
     if path.name == ADAPTER_FOLDER and (path.parent / "run.json").is_file():
         path = path.parent
@@ -77,7 +77,7 @@ def _found(named: str) -> tuple[RunFolder | None, Path]:
 
 
 def finished(run: RunFolder) -> RunEnded:
-    """Return the event that ended a run which has an adapter to start from.
+    """The event that ended a run which has an adapter to start from.
 
     Raises:
         Conflict: it has none.
@@ -85,12 +85,12 @@ def finished(run: RunFolder) -> RunEnded:
     end = run.state().ended
     reason = why_no_adapter(run, end)
     if reason or end is None:
-        raise Conflict(f"Run {run.run_id} cannot be started from: {reason}")
+        raise Conflict(f"Cannot start from run {run.run_id}: {reason}")
     return end
 
 
 def why_no_adapter(run: RunFolder, end: RunEnded | None) -> str:
-    """Return why a run has no adapter to start from, "" where it has one.
+    """Why a run has no adapter to start from, "" where it has one.
 
     Args:
         run: Of any kind and status.
@@ -98,14 +98,14 @@ def why_no_adapter(run: RunFolder, end: RunEnded | None) -> str:
     """
     record = run.read_run()
     if record.get("kind", "full") == "trial":
-        return "it is a trial, whose adapter has seen one small round. Choose a full run."
+        return "it is a trial, trained for one small round. Choose a full run."
     if run.is_locked():
-        return "it is still at work. Wait for its end, or stop it."
+        return "it is still running. Wait for it to end, or stop it."
     if end is None:
-        return f"it has not ended. Go on with it first: ratchet resume {record['id']}"
+        return f"it has not ended. Resume it first: ratchet resume {record['id']}"
     if end.status not in ("completed", "stopped_early") or not end.adapter_sha256:
         status = end.status.replace("_", " ")
-        return f"it is {status} and has no adapter. Choose a run that ended with one."
+        return f"it is {status} and has no adapter. Choose a run that ended with an adapter."
     return ""
 
 
@@ -160,7 +160,7 @@ def _of_run(run: RunFolder, adapter: AdapterFiles, base: _Base, config: RunConfi
         return []
     return [
         f"The adapter was trained with quantization {source.quantization}, and this run has {config.quantization}: "
-        "round 0 need not score what the adapter did."
+        "round 0 may score differently than the adapter did."
     ]
 
 
@@ -171,7 +171,7 @@ def _of_import(adapter: AdapterFiles, base: _Base) -> list[str]:
     named = _located(name)
     if named is None or named.is_on_hub != base.files.is_on_hub:
         made_for = f"was made for {name}, which" if name else "does not say which base model it was made for, which"
-        return [f"{what} {made_for} cannot be compared with {base}: that its weights fit is all that was checked."]
+        return [f"{what} {made_for} cannot be compared with {base}: only the shapes of its weights were checked."]
     if not named.is_on_hub:
         if named.identity not in base.identities:
             raise _other_model(what, _named(named.name, named.identity), base)
@@ -188,7 +188,7 @@ def _of_import(adapter: AdapterFiles, base: _Base) -> list[str]:
 
 
 def _located(name: object) -> ModelFiles | None:
-    """Return the model that an imported adapter names, None where there is no such one here."""
+    """The model that an imported adapter names, None where it is not here."""
     try:
         return locate(name) if isinstance(name, str) and name else None
     except RatchetError:
@@ -204,14 +204,14 @@ def _other_model(what: str, was: str, base: _Base) -> InvalidSetting:
 
 
 def _locked(given: LoraSettings, adapter: AdapterFiles) -> LoraSettings:
-    """Return the adapter's own rank and alpha; refuse others that were given."""
+    """Take the adapter's own rank and alpha; refuse others that were given."""
     own = {"rank": adapter.rank, "alpha": adapter.alpha}
     for name, value in own.items():
         asked, field = getattr(given, name), LoraSettings.model_fields[name]
         if name in given.model_fields_set and asked != value:
             raise InvalidSetting(
-                f"{field.title} is {asked}, but the adapter that the run starts from has {value}, and goes on with it. "
-                f"Leave {field.title} out, or give {value}.",
+                f"{field.title} is {asked}, but the adapter that the run starts from has {value}, which cannot change. "
+                f"Leave {field.title} out, or set it to {value}.",
                 f"lora.{name}",
             )
     try:

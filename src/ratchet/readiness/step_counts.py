@@ -9,7 +9,7 @@ _MOST_ROUNDS = 1000  # as of the setting itself, tested
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepCounts:
     """The arithmetic of a run: rounds times optimizer steps of a round. ``batch_size`` counts answers."""
 
     rounds: int
@@ -24,17 +24,17 @@ class Steps:
         return self.rounds * self.per_round
 
 
-def steps_of(rl: RlSettings, prompts: int) -> Steps:
-    """Return the steps of a run with so many training prompts; "full" takes as many rounds as the epochs need."""
+def steps_of(rl: RlSettings, prompts: int) -> StepCounts:
+    """The steps of a run with so many training prompts; "full" takes as many rounds as the epochs need."""
     taken = min(rl.prompts_per_round, prompts)
     answers = taken * rl.answers_per_prompt
     batch = min(rl.batch_size or answers, answers)
     rounds = -(-rl.epochs * prompts // taken) if rl.rounds == "full" else rl.rounds
-    return Steps(rounds, taken, answers, batch, -(-answers // batch))
+    return StepCounts(rounds, taken, answers, batch, -(-answers // batch))
 
 
 def with_rounds(config: RunConfig, prompts: int) -> tuple[RunConfig, tuple[str, ...]]:
-    """Return the settings with rounds in place of optimizer steps, and what is worth saying about it.
+    """The settings with rounds in place of optimizer steps, and what is worth saying about it.
 
     Args:
         config: Resolved settings.

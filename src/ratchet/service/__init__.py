@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ratchet.service.runs.launching import Launch, create_and_queue, create_and_train, resume
     from ratchet.service.runs.registry import find_run
-    from ratchet.service.runs.run_health import run_health
-    from ratchet.service.runs.runs import ListedRun, RunSummary, changed_samples, list_runs, samples, summary
+    from ratchet.service.runs.runs import (
+        ListedRun,
+        RunSummary,
+        changed_samples,
+        list_runs,
+        run_health,
+        samples,
+        summary,
+    )
     from ratchet.service.runs.scheduling import Queued, Stopping, queue_again, stop
     from ratchet.service.runs.start_checks import check_run
     from ratchet.service.runs.trials import Trial, changed_since, find_trial, run_trial, since_trial
@@ -28,8 +35,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "runs.launching": ("Launch", "create_and_queue", "create_and_train", "resume"),
     "runs.registry": ("find_run",),
-    "runs.run_health": ("run_health",),
-    "runs.runs": ("ListedRun", "RunSummary", "changed_samples", "list_runs", "samples", "summary"),
+    "runs.runs": ("ListedRun", "RunSummary", "changed_samples", "list_runs", "run_health", "samples", "summary"),
     "runs.scheduling": ("Queued", "Stopping", "queue_again", "stop"),
     "runs.start_checks": ("check_run",),
     "runs.trials": ("Trial", "changed_since", "find_trial", "run_trial", "since_trial"),

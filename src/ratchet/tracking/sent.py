@@ -11,7 +11,7 @@ from ratchet.run.records import RoundRecord
 
 # Written by people for the model, or worth an answer: none of a tracker's business. Under these names, anywhere below.
 _TEXTS = {
-    "prompt": {"system_prompt", "worked_examples", "template_options"},
+    "prompt": {"system_prompt", "few_shot_examples", "template_options"},
     "verifier": {"source", "labels", "schema", "json_schema"},
     "watch": {"source", "labels", "schema", "json_schema"},
     "reward": {"format_reason", "format_pattern"},
@@ -51,7 +51,7 @@ def _name(name: str) -> str:
 
 def settings_of(config: RunConfig) -> dict[str, str | int | float | bool]:
     """A run's settings by dotted key; without texts, and without those that are empty or long."""
-    fields = config.model_dump(mode="json")
+    fields = config.model_dump(mode="json", exclude={"given"})
     return {_name(key): value for section in fields for key, value in _settings(section, section, fields[section])}
 
 

@@ -78,9 +78,9 @@ class EndpointAnswering:
 
     def _request(self, prompt: Prompt) -> EndpointRequest:
         rl, setup = self._config.rl, self._config.prompt
-        examples = setup.worked_examples
+        examples = setup.few_shot_examples
         if isinstance(examples, int):
-            raise ValueError("the worked examples are not resolved")
+            raise ValueError("the few-shot examples are not resolved")
         count = self._spec.answers_per_question
         return EndpointRequest(
             question=prompt.id,

@@ -87,9 +87,9 @@ def test_a_check_names_what_the_verifier_cannot_grade_and_what_is_in_two_splits(
     assert found.problems[0].startswith("1 of 5 train rows have a reference that the verifier cannot check: row 4: ")
     assert found.problems[1].startswith("1 of 2 test rows have a reference that the verifier cannot check: row 2: ")
     assert len(found.problems) == 3
-    assert found.problems[2].startswith("2 rows stand in two places that may share none")
+    assert found.problems[2].startswith("2 rows appear in two splits that must not overlap")
     assert "train row 2 and validation row 1; validation row 2 and test row 1" in found.problems[2]
-    assert found.warnings == ("1 train row asks what an earlier one asks.",)
+    assert found.warnings == ("1 train row repeats an earlier one.",)
     assert "xyzzy" not in str(found)
 
 

@@ -74,7 +74,7 @@ def test_questions_of_a_benchmark_may_not_be_trained_on(on_rows, bundle):
     assert checked(on_rows)[0] == []
     bundle("x", "C!", "W")
     [leak] = checked(on_rows)[0]
-    assert leak.startswith("2 rows stand in two places")
+    assert leak.startswith("2 rows appear in two splits")
     assert "training row 3 and benchmark own row 2; validation row 2 and benchmark own row 3." in leak
     benchmarks.remove("own")
     assert checked(on_rows)[0] == []
@@ -171,7 +171,7 @@ def test_math_pairs_of_another_seed_that_are_questions_of_a_benchmark_refuse_the
     classes = {problem_class(prompt.messages[0]["content"]) for prompt in read}
     shared = [prompt.id for prompt in asked if problem_class(prompt.messages[0]["content"]) in classes]
     [leak] = checked(pairs_of(seed=1))[0]
-    assert leak.startswith(f"{len(shared)} rows stand in two places that may share none, the same problem but for the")
+    assert leak.startswith(f"{len(shared)} rows appear in two splits that must not overlap, the same problem up to the")
     assert len(shared) > 1
     assert f"and benchmark math-pairs row {shared[0]};" in leak
     assert "remove it (ratchet bench remove)" in leak
@@ -187,7 +187,7 @@ def test_math_pairs_are_compared_as_problems_with_benchmarks_of_any_kind(tmp_pat
     (tmp_path / "b/benchmark.yaml").write_text("name: own\ndata: q.jsonl\nverifier: {kind: final_number}\n")
     benchmarks.add_bundle(tmp_path / "b")
     [leak] = checked(pairs_of())[0]
-    assert "1 row stands in two places" in leak
+    assert "1 row appears in two splits" in leak
     assert "training row 1 and benchmark own row 2." in leak
     # Of a dataset too, whose test rows are not compared otherwise.
     benchmarks.remove("own")

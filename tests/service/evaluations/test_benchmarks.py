@@ -226,7 +226,7 @@ def test_empty_answers_that_pass_are_named():
 def test_what_is_no_fault_is_told():
     failing = {1: Grade(0.0, "failed", failure="execution")}
     notes = tried(Scripted({2: Grade(0.75, "graded")}, failing), 4, must=False)
-    assert notes[0] == "1 of 4 reference solutions pass without being wholly right by this verifier."
+    assert notes[0] == "1 of 4 reference solutions pass with less than full credit by this verifier."
     assert notes[1].startswith("The verifier fails on the empty answer to 1 of 4 questions (row 1: execution). ")
     assert tried(Scripted({}), 4) == ()
 

@@ -5,13 +5,13 @@ from contextlib import closing
 
 import pytest
 
+from ratchet.config.changes import with_changes
 from ratchet.config.config_text import build
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.run.events import RunEnded, RunStarted
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs import derived_runs
 from ratchet.service.runs.allowed_actions import possible, refuse
-from ratchet.service.runs.derived_runs import laid_over
 from ratchet.service.runs.registry import Origin, new_run
 from ratchet.store import Database, RunStore
 
@@ -81,7 +81,7 @@ def test_a_retry_is_a_new_run_from_round_1_that_names_its_source(cli, tmp_path):
     assert [event["event"] for event in journal(failed)] == ["started", "ended"]  # the old one stays what it was
 
 
-def test_a_continuation_starts_from_the_adapter_with_changes_laid_over(tmp_path):
+def test_a_continuation_starts_from_the_adapter_with_changes_with_changes(tmp_path):
     done = run_that(tmp_path / "done", "completed", "all_rounds")
     with pytest.raises(Conflict, match="no longer in"):
         derived_runs.continued(str(done.path), {})
@@ -131,24 +131,24 @@ def test_only_a_draft_is_launched_or_dropped(tmp_path):
 
 def test_a_draft_that_could_not_start_is_not_saved(tmp_path):
     done = run_that(tmp_path / "done", "completed", "all_rounds")
-    with pytest.raises(InvalidSetting, match="Longest answer"):
+    with pytest.raises(InvalidSetting, match="Max answer tokens"):
         derived_runs.duplicate(str(done.path), {"max_answer_tokens": "600"})
     assert drafts() == []
 
 
 def test_what_followed_from_a_setting_that_changes_follows_the_new_one():
     stored = small().resolved()
-    assert laid_over(stored, {}) == stored
-    dapo = laid_over(stored, {"loss": "dapo"}).resolved().rl
+    assert with_changes(stored, {}).resolved() == stored
+    dapo = with_changes(stored, {"loss": "dapo"}).resolved().rl
     assert (dapo.clip_high, dapo.dynamic_sampling) == (0.28, "refill")
-    kept = laid_over(small(clip_high=0.5).resolved(), {"loss": "dapo"}).resolved().rl
+    kept = with_changes(small(clip_high=0.5).resolved(), {"loss": "dapo"}).resolved().rl
     assert kept.clip_high == 0.5
     usual = build({"data": {"source": "math_pairs"}}).resolved()
-    assert laid_over(usual, {"objective": "sft"}).rate == 2e-4
-    assert laid_over(usual, {"objective": "sft", "learning_rate": "1e-3"}).rate == 1e-3
-    other = laid_over(usual, {"data.source": "reasoning_gym", "data.task": "basic_arithmetic"}).resolved()
+    assert with_changes(usual, {"objective": "sft"}).rate == 2e-4
+    assert with_changes(usual, {"objective": "sft", "learning_rate": "1e-3"}).rate == 1e-3
+    other = with_changes(usual, {"data.source": "reasoning_gym", "data.task": "basic_arithmetic"}).resolved()
     assert (other.data.source, other.verifier.kind) == ("reasoning_gym", "reasoning_gym")
-    numeric = laid_over(usual, {"verifier.kind": "numeric"}).resolved()
+    numeric = with_changes(usual, {"verifier.kind": "numeric"}).resolved()
     assert (numeric.verifier.kind, numeric.reward.format_bonus) == ("numeric", "off")
 
 
@@ -166,13 +166,13 @@ def test_the_commands_speak_to_machines(ratchet_command, tmp_path):
 
 def test_a_length_or_a_preset_that_changes_takes_the_place_of_the_other():
     stored = build({}).resolved()
-    assert (laid_over(stored, {"max_steps": "10"}).rl.max_steps, stored.rl.rounds) == (10, 20)
-    hosted = laid_over(stored, {"preset": "hosted_steps"}).resolved()
+    assert (with_changes(stored, {"max_steps": "10"}).rl.max_steps, stored.rl.rounds) == (10, 20)
+    hosted = with_changes(stored, {"preset": "hosted_steps"}).resolved()
     assert (hosted.preset, hosted.rl.max_steps, hosted.rl.prompts_per_round, hosted.rate) == (
         "hosted_steps",
         100,
         1,
         1e-6,
     )
-    assert laid_over(hosted, {"objective": "sft"}).rate == 2e-4
-    assert laid_over(hosted, {"rounds": "3"}).rl.max_steps is None
+    assert with_changes(hosted, {"objective": "sft"}).rate == 2e-4
+    assert with_changes(hosted, {"rounds": "3"}).rl.max_steps is None

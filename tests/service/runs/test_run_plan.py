@@ -7,7 +7,7 @@ import pytest
 from ratchet.config.config_text import build, read_file
 from ratchet.engine.round_parts import number_of_rounds
 from ratchet.errors import Conflict, InvalidSetting
-from ratchet.readiness.memory_estimate import CARDS
+from ratchet.models.memory_estimate import CARDS
 from ratchet.service.runs.run_plan import advised, plan, write_plan
 
 from ...small_runs import small
@@ -77,11 +77,11 @@ def test_the_written_file_starts_the_very_run(tmp_path, flags):
 
 def test_only_settings_that_passed_their_checks_are_written_and_nothing_is_overwritten(tmp_path):
     failing = plan(small(max_answer_tokens=600))
-    with pytest.raises(InvalidSetting, match="Longest answer"):
+    with pytest.raises(InvalidSetting, match="Max answer tokens"):
         write_plan(failing, tmp_path / "run.yaml")
     assert not (tmp_path / "run.yaml").exists()
     (tmp_path / "run.yaml").write_text("mine")
-    with pytest.raises(Conflict, match="is there already"):
+    with pytest.raises(Conflict, match="exists already"):
         write_plan(plan(small()), tmp_path / "run.yaml")
     assert (tmp_path / "run.yaml").read_text() == "mine"
 
@@ -102,4 +102,4 @@ def test_the_command_tells_people_and_machines_and_exits_like_check(ratchet_comm
     assert ratchet_command("train", tmp_path / "run.yaml", "--check", "--json")[0] == 0
     code, out, _ = ratchet_command("plan", "--source", "math_pairs", "--json")
     assert code == 2
-    assert "Longest answer is 512 tokens" in json.loads(out)["error"]["message"]
+    assert "Max answer tokens is 512" in json.loads(out)["error"]["message"]

@@ -36,7 +36,7 @@ REAL = {
     **BASE,
     "model": SMOLLM2,
     "data": {"source": "math_pairs", "largest": 5, "heldout": 0},
-    "prompt": {"system_prompt": "", "worked_examples": 3},
+    "prompt": {"system_prompt": "", "few_shot_examples": 3},
     "rl": {
         "rounds": 3,
         "prompts_per_round": 12,

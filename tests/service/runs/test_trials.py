@@ -238,7 +238,7 @@ def test_only_settings_that_matter_for_memory_count_as_changed(made):
     lora = made.config.lora.model_copy(update={"rank": 16})
     data = made.config.data.model_copy(update={"pairs": 3})
     changed = service.changed_since(made, made.config.model_copy(update={"rl": rl, "lora": lora, "data": data}))
-    assert sorted(changed) == ["Answers per prompt", "LoRA rank", "Longest answer", "Pairs"]
+    assert sorted(changed) == ["Answers per prompt", "LoRA rank", "Max answer tokens", "Pairs"]
 
 
 @pytest.mark.parametrize("wanted", ["no-such-run", "full"])
@@ -247,12 +247,12 @@ def test_only_a_trial_can_be_shown_again_or_compared_with(tmp_path, wanted):
     name = str(tmp_path / "full") if wanted == "full" else wanted
     with pytest.raises((NotFound, Conflict)) as caught:
         service.find_trial(name)
-    assert ("no trial" in str(caught.value)) == (wanted == "full")
+    assert ("not a trial" in str(caught.value)) == (wanted == "full")
 
 
 def test_a_trial_that_has_not_ended_is_no_trial_to_show(tmp_path):
     folder = RunFolder.create(small(), tmp_path / "trial", kind="trial")
-    with pytest.raises(NotFound, match="has not ended"):
+    with pytest.raises(NotFound, match="has not finished"):
         service.find_trial(str(folder.path))
 
 

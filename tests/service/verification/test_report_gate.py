@@ -150,7 +150,7 @@ def test_inspect_reports_and_confirms_for_the_runs_that_follow(tmp_path, ratchet
     other = ["--max-answer-tokens", "24", "--temperature", "0.9"]
     code, _, err = ratchet_command("train", *BARE, *other, "--out", tmp_path / "other", "--json")
     assert code == 0
-    assert re.search(r"Report +confirmed by .*; it was made with Temperature 1, Longest answer 32\n", err)
+    assert re.search(r"Report +confirmed by .*; it was made with Temperature 1, Max answer tokens 32\n", err)
     # Other data is another report.
     code, _, err = ratchet_command("train", *BARE, "--data.seed", "5", "--json")
     assert code == 3

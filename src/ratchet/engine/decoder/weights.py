@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.nn import Linear, Parameter
 
 from ratchet.engine.decoder.attention import Heads
+from ratchet.models.anatomy import OWN_DECODER_TYPES
 
 # Decoders with rotary positions, root mean square norms and a gated SiLU network, and what sets them apart: nothing,
 # biases, norms of queries and keys. Each reads it from the modules themselves.
-_FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+_FAMILY = {f"{kind.capitalize()}ForCausalLM" for kind in OWN_DECODER_TYPES}
 # Kinds of rotary positions whose angles depend on the position alone.
 _STEADY_ROPE = {"default", "linear", "llama3", "yarn"}
 

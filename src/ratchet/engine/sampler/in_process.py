@@ -29,14 +29,12 @@ from ratchet.engine.sampler import Sampled, SampleRequest
 from ratchet.engine.sampler.batch import Batches, DecodingBatch
 from ratchet.engine.sampler.transformers_batch import TransformersBatches
 from ratchet.errors import NotFinite
+from ratchet.models.footprint import MOST_ROWS as _MOST_ROWS
+from ratchet.models.footprint import PREFILL_TOKENS as _PREFILL_TOKENS
 from ratchet.run.records import Completion
 
-# More rows at a time make a step longer without making a token cheaper.
-_MOST_ROWS = {"cpu": 128, "cuda": 1024, "mps": 256}
 # Waiting answers come in when this share of the rows is free: each time the batch is touched as a whole.
 _REFILL_SHARE = 1 / 8
-# Prompts are computed so many tokens at a time: enough for fast products, and few beside the cache.
-_PREFILL_TOKENS = {"cpu": 1024, "cuda": 8192, "mps": 4096}
 # The prompts' common beginning is computed apart when that saves so many tokens: it is a forward pass more.
 _WORTH_SHARING_TOKENS = 64
 # An answer's random numbers are drawn so many at a time.

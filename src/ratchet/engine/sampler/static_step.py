@@ -25,16 +25,14 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from ratchet.engine.policy import Policy, experts_of
+from ratchet.models.footprint import COLUMN_BLOCK as _COLUMNS
+from ratchet.models.footprint import static_rows
 
 log = logging.getLogger(__name__)
 
 # From a step to a function that repeats it: the tensor that it returns may be the same one each time, overwritten.
 Capture = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 
-# Rows come in multiples of this, or of a sixteenth of the next power of two: at most an eighth of many rows is waste.
-_LEAST_ROWS = 8
-# Columns come in multiples of this, with a quarter to spare: so many steps must pay for the capture after each growth.
-_COLUMNS = 64
 # Buffers that are needed to this share at least are kept.
 _KEPT_SHARE = 0.75
 
@@ -57,8 +55,7 @@ def buffer_shape(rows: int, end: int, present: tuple[int, int] = (0, 0)) -> tupl
         end: How many columns are in use; there will be room for 64 more at least.
         present: What the buffers have. It stays where it is enough and not far too much.
     """
-    quantum = max(_LEAST_ROWS, (1 << (rows - 1).bit_length()) // 16)
-    fitting_rows = -(-rows // quantum) * quantum
+    fitting_rows = static_rows(rows)
     fitting_columns = -(-(end + max(_COLUMNS, end // 4)) // _COLUMNS) * _COLUMNS
     has_rows, has_columns = present
     keeps_rows = rows <= has_rows and fitting_rows > has_rows * _KEPT_SHARE

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Adapter:
+class ListedAdapter:
     """The adapter of a full run that has ended.
 
     Attributes:
@@ -42,8 +42,8 @@ class Adapter:
     origin: Ancestor
 
 
-def list_adapters() -> list[Adapter]:
-    """Return the adapters of all full runs that have ended with one, those of the oldest runs first.
+def list_adapters() -> list[ListedAdapter]:
+    """The adapters of all full runs that have ended with one, those of the oldest runs first.
 
     Runs without one are left out; a damaged run is named in the log and left out.
     """
@@ -60,8 +60,8 @@ def list_adapters() -> list[Adapter]:
     return found
 
 
-def show_adapter(run_or_folder: str) -> tuple[Adapter, AdapterFiles]:
-    """Return what is known of a run's adapter, and its files once their checksum is found to be the run's own.
+def show_adapter(run_or_folder: str) -> tuple[ListedAdapter, AdapterFiles]:
+    """What is known of a run's adapter, and its files once their checksum is found to be the run's own.
 
     Raises:
         NotFound: there is no such run, or its adapter's files are gone.
@@ -73,8 +73,8 @@ def show_adapter(run_or_folder: str) -> tuple[Adapter, AdapterFiles]:
     return adapter, files
 
 
-def _adapter(folder: RunFolder) -> Adapter:
-    """Return what is known of a run's adapter.
+def _adapter(folder: RunFolder) -> ListedAdapter:
+    """What is known of a run's adapter.
 
     Raises:
         Conflict: it has none, or a file is damaged.
@@ -82,7 +82,7 @@ def _adapter(folder: RunFolder) -> Adapter:
     end, config = finished(folder), folder.read_config()
     fields = of_run(folder.path)
     origin = Ancestor(sha256=end.adapter_sha256 or "", folder=str(folder.adapter_path), **fields)
-    return Adapter(
+    return ListedAdapter(
         run=origin.run,
         folder=folder.adapter_path,
         ended_at=end.at,

@@ -1,4 +1,4 @@
-"""What can be done with runs' files in the storage of artifacts: fetch a run, and send what is still missing."""
+"""Files of runs in artifact storage: fetch a run, and upload what is missing."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ratchet.store.artifact_store import ArtifactStore
 
 _UNSET = (
-    "RATCHET_ARTIFACTS is not set, so there is no storage of artifacts. Set it to an absolute folder or to "
+    "RATCHET_ARTIFACTS is not set, so there is no artifact storage. Set it to an absolute folder or to "
     "s3://bucket/prefix."
 )
 

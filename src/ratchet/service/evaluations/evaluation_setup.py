@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.config import EndpointSettings, PromptSettings, RunConfig, StartSettings, VerifierSettings
+from ratchet.config.changes import with_values
 from ratchet.config.config_text import build, full_key
 from ratchet.datasets import Dataset, benchmark_folders
 from ratchet.datasets.tokens import NotCountable, open_encoder
@@ -27,12 +28,10 @@ from ratchet.readiness import Faults, fit, window_of
 from ratchet.readiness.start_adapter import with_start
 from ratchet.run.refusals import KIND_WORDS
 from ratchet.run.run_folder import RunFolder
-from ratchet.service.adapters.resolve_start import with_source_found
 from ratchet.service.evaluations.benchmark_setup import StoredBenchmark
 from ratchet.service.evaluations.benchmarks import find_benchmark
-from ratchet.service.runs.derived_runs import laid_over
 from ratchet.service.runs.registry import find_run
-from ratchet.service.runs.storage_paths import settings_of
+from ratchet.service.runs.storage_paths import settings_of, with_source_found
 from ratchet.verifiers import takes_function
 
 MOST_ANSWERS = 64  # a question
@@ -102,7 +101,7 @@ def put_together(request: Request) -> tuple[RunConfig, EvaluationSpec]:
         )
     config = _for_evaluation(source, benchmark.spec, verifier)
     if changes:
-        config = laid_over(config, changes)
+        config = with_values(config, changes)
     config = config.resolved()
     if request.project is not None:
         config = config.model_copy(update={"project": request.project})
@@ -286,11 +285,11 @@ def _for_evaluation(source: RunConfig, benchmark: BenchmarkSpec, verifier: Verif
     given = source.prompt
     system_prompt = own.system_prompt if own.system_prompt is not None else given.system_prompt
     examples = own.worked_examples
-    if examples is None and is_of_run and isinstance(given.worked_examples, tuple):
-        examples = given.worked_examples
+    if examples is None and is_of_run and isinstance(given.few_shot_examples, tuple):
+        examples = given.few_shot_examples
     prompt = PromptSettings(
         system_prompt=usual.system_prompt or "" if system_prompt is None else system_prompt,
-        worked_examples=(usual.worked_examples or ()) if examples is None else examples,
+        few_shot_examples=(usual.worked_examples or ()) if examples is None else examples,
         template_options=given.template_options,
     )
     is_same_kind = source.verifier is not None and source.verifier.kind == verifier.kind
@@ -374,7 +373,9 @@ def _setup(config: RunConfig, answers: int, endpoint: EndpointSettings | None) -
     if source := verifier.pop("source", ""):
         verifier["source_sha256"] = hashlib.sha256(source.encode()).hexdigest()
     reward, rl = config.reward, config.rl
-    examples: Sequence[Any] = config.prompt.worked_examples if isinstance(config.prompt.worked_examples, tuple) else ()
+    examples: Sequence[Any] = (
+        config.prompt.few_shot_examples if isinstance(config.prompt.few_shot_examples, tuple) else ()
+    )
     return {
         "System prompt": config.prompt.system_prompt or "",
         "Few-shot examples": [example.model_dump(mode="json") for example in examples],

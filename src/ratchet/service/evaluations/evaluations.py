@@ -17,7 +17,7 @@ from ratchet.service.evaluations.evaluation_catalogue import find_evaluation
 from ratchet.service.evaluations.evaluation_setup import Request, put_together
 from ratchet.service.runs.registry import bring_up_to_date, find_run, new_run, open_store
 from ratchet.service.runs.scheduling import Queued, queue_again, take_inline, waiting
-from ratchet.service.runs.start_checks import refuse_unusable
+from ratchet.service.runs.storage_paths import refuse_unusable
 
 
 def evaluate(request: Request, *, listeners: Sequence[Listener] = ()) -> Evaluation:

@@ -8,8 +8,8 @@ from ratchet.errors import Conflict, InvalidSetting
 from ratchet.evaluation.evaluation import Evaluation, EvaluationSpec
 from ratchet.evaluation.experiment import ExperimentSpec
 from ratchet.readiness.start_adapter import with_start
-from ratchet.service.adapters.resolve_start import with_source_found
 from ratchet.service.runs.registry import find_run
+from ratchet.service.runs.storage_paths import with_source_found
 
 
 def refuse_contradictions(spec: ExperimentSpec) -> None:

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.config import StartSettings
+from ratchet.config.changes import with_values
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.evaluation.comparison import SideBySide
 from ratchet.evaluation.evaluation import QuestionResult
@@ -152,9 +153,9 @@ class Experiment:
                 raise AssertionError("the step is there because of its settings")
             begin_run(spec.sft, None, self.steps, step.name)
             return
-        config = spec.config.model_copy(update={"seed": step.seed})
+        config = with_values(spec.config, {"seed": step.seed})
         if step.run:
-            config = config.model_copy(update={"start_from": StartSettings(adapter=self.run_of(step.run))})
+            config = with_values(config, {"start_from": {"adapter": self.run_of(step.run)}})
         begin_run(config, spec.confirmation, self.steps, step.name)
 
     def _failure(self, step: ExperimentStep) -> str:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ratchet.config import RunConfig, StartSettings
+from ratchet.config import RunConfig
+from ratchet.config.changes import with_changes, with_values
 from ratchet.errors import Conflict
 from ratchet.run.events import OnProgress
 from ratchet.run.refusals import KIND_WORDS
-from ratchet.service.runs.derived_runs import laid_over
 from ratchet.service.runs.registry import find_run
 from ratchet.service.runs.start_checks import prepared_run
 from ratchet.service.runs.storage_paths import anchored, settings_of
@@ -68,12 +68,11 @@ def source_of_run(
         raise Conflict(f"{folder.run_id} is {KIND_WORDS[folder.kind]}, not a full run.")
     config = settings_of(folder)
     if from_adapter:
-        config = config.model_copy(update={"start_from": StartSettings(adapter=folder.run_id)})
+        config = with_values(config, {"start_from": {"adapter": folder.run_id}})
     elif config.start_from.adapter is not None and not Path(config.start_from.adapter).exists():
-        config = config.model_copy(
-            update={"start_from": config.start_from.model_copy(update={"adapter": str(folder.start_path)})}
-        )
+        start = config.start_from.model_dump(mode="json")
+        config = with_values(config, {"start_from": {**start, "adapter": str(folder.start_path)}})
     if changes:
-        found = source_of_settings(laid_over(config, changes), ask, on_progress)
+        found = source_of_settings(with_changes(config, changes), ask, on_progress)
         return Source(found.config, found.confirmation, folder.run_id)
     return Source(config, folder.read_run().get("report"), folder.run_id)

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ratchet.config import LoopSettings, MathPairsData, RunConfig, StartSettings
+from ratchet.config import LoopSettings, MathPairsData, RunConfig
+from ratchet.config.changes import with_values
 from ratchet.datasets import benchmark_folders
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound
 from ratchet.evaluation.benchmark import BenchmarkSpec
@@ -219,14 +220,14 @@ class Loop:
 
     def _train_round(self, decision: TrainRound) -> None:
         """Queue a round's run: the loop's settings on a copy of the best adapter, with another seed."""
-        config = self.spec.config.model_copy(update={"seed": self.spec.config.seed + decision.round})
+        config = with_values(self.spec.config, {"seed": self.spec.config.seed + decision.round})
         if isinstance(config.data, MathPairsData):
             # The benchmark scores the round: the run need not score held-out problems as well.
-            config = config.model_copy(update={"data": config.data.model_copy(update={"heldout": 0})})
+            config = with_values(config, {"data.heldout": 0})
         origin = None
         if decision.on_top_of:
             best = self._trained(decision.on_top_of)
-            config = config.model_copy(update={"start_from": StartSettings(adapter=best.id)})
+            config = with_values(config, {"start_from": {"adapter": best.id}})
             origin = Origin(best.id, "continue")
         begin_run(config, self.spec.confirmation, self.steps, _train(decision.round), origin)
 

@@ -13,7 +13,7 @@ SHIPPED_REPORTS: Mapping[str, str] = {
 
 
 def demo_settings() -> dict[str, Any]:
-    """Return the demo of the shipped tiny model: Math Pairs with numbers 1 to 9, a minute or so on two cores.
+    """The demo of the shipped tiny model: Math Pairs with numbers 1 to 9, a minute or so on two cores.
 
     The format bonus is off and there is no system prompt: the tiny model knows expressions and nothing else.
     """
@@ -28,11 +28,11 @@ def demo_settings() -> dict[str, Any]:
 
 
 def real_demo_settings() -> dict[str, Any]:
-    """Return the demo of SmolLM2-135M-Instruct: numbers 1 to 5, three worked examples in the prompt."""
+    """The demo of SmolLM2-135M-Instruct: numbers 1 to 5, three few-shot examples in the prompt."""
     return {
         "model": "smollm2-135m",
         "data": {"source": "math_pairs", "largest": 5, "heldout": 155},
-        "prompt": {"system_prompt": "", "worked_examples": 3},
+        "prompt": {"system_prompt": "", "few_shot_examples": 3},
         "reward": {"format_bonus": "off"},
         "rl": {
             "rounds": 14,

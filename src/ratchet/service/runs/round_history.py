@@ -15,7 +15,7 @@ _SUFFIXES = (".csv", ".json", ".parquet")
 
 
 def history_row(record: RoundRecord) -> dict[str, Any]:
-    """Return a round as one flat row; None where a number does not exist, as the reward of round 0."""
+    """A round as one flat row; None where a number does not exist, as the reward of round 0."""
     learned, seconds, validation = record.learned, record.seconds, record.validation
     has_answers = bool(record.groups)
     row: dict[str, Any] = {
@@ -47,7 +47,7 @@ def history_row(record: RoundRecord) -> dict[str, Any]:
 
 
 def as_csv(records: Sequence[RoundRecord]) -> str:
-    """Return the rounds as CSV with a line of names; what does not exist is empty."""
+    """The rounds as CSV with a line of names; what does not exist is empty."""
     text = io.StringIO()
     rows = [history_row(record) for record in records]
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["round"], lineterminator="\n")

@@ -1,9 +1,9 @@
-"""``ratchet plan``: a draft with all its checks, what it will do, whether it fits, and which objective goes with it.
+"""``ratchet plan``: all checks of a run, its steps, whether it fits in memory, and which objective suits the data.
 
 Nothing is trained and nothing loads torch. How long a run takes is not guessed here: a trial measures it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,22 +11,19 @@ from typing import Any, Literal
 
 import yaml
 
-from ratchet.config import CompositeVerifier, DatasetData, RlSettings, RunConfig
-from ratchet.config.config_text import build
-from ratchet.errors import Conflict, IncompatibleData, RatchetError
+from ratchet.config import CompositeVerifier, DatasetData, RunConfig
+from ratchet.config.changes import with_pins
+from ratchet.errors import Conflict, IncompatibleData
 from ratchet.files import unusable_as_error, write_atomically
 from ratchet.models.anatomy import anatomy_of
+from ratchet.models.memory_estimate import CARDS, MemoryDemand, MemoryEstimate, estimate_memory
 from ratchet.readiness import Readiness
 from ratchet.readiness.device_checks import memory_of
-from ratchet.readiness.memory_estimate import CARDS, Asked, MemoryPlan, plan_memory
-from ratchet.readiness.step_counts import Steps, steps_of
+from ratchet.readiness.step_counts import StepCounts, steps_of
 from ratchet.service.data.datasets import list_datasets
 from ratchet.service.runs.start_checks import check_run
 
 Advised = Literal["rl", "sft", "dpo", "none"]
-
-# Sections whose other keys follow from one of them, which is therefore always written.
-_TAGS = {"data": "source", "verifier": "kind", "watch": "kind"}
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,8 @@ class ObjectiveAdvice:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is known of a run before it starts.
+class RunPlan:
+    """What is known about a run before it starts.
 
     Attributes:
         report: What the checks found.
@@ -51,9 +48,9 @@ class Plan:
     """
 
     report: Readiness
-    steps: Steps | None
+    steps: StepCounts | None
     objective: ObjectiveAdvice
-    memory: tuple[MemoryPlan, ...]
+    memory: tuple[MemoryEstimate, ...]
     why_no_memory: str
     settings: dict[str, Any]
 
@@ -63,8 +60,8 @@ def plan(
     out: Path | None = None,
     *,
     against: Sequence[Path] = (),
-) -> Plan:
-    """Make all checks of a run and say what it would be.
+) -> RunPlan:
+    """Make all checks of a run and describe it.
 
     Args:
         config: Settings as given.
@@ -78,25 +75,25 @@ def plan(
         objective = _objective(report)
     finally:
         report.close()
-    return Plan(report, steps, objective, memory, why_not, _settings(config, report))
+    return RunPlan(report, steps, objective, memory, why_not, _settings(config, report))
 
 
-def write_plan(planned: Plan, path: Path) -> None:
+def write_plan(planned: RunPlan, path: Path) -> None:
     """Write the settings of a plan to a YAML file that ``ratchet train`` takes unchanged.
 
     Raises:
-        RatchetError: what stands in the way of the run: only settings that passed their checks are written.
+        RatchetError: what prevents the run: only settings that passed their checks are written.
         Conflict: the file is there already, or cannot be written.
     """
     planned.report.raise_faults()
     with unusable_as_error(path, "Choose another --write."):
         if path.exists():
-            raise Conflict(f"{path} is there already. Choose another name for --write, or remove it.")
+            raise Conflict(f"{path} exists already. Choose another name for --write, or remove it.")
         text = yaml.safe_dump(planned.settings, sort_keys=False, allow_unicode=True, width=100)
         write_atomically(path, f"# Checked by ratchet plan. Start it with: ratchet train {path.name}\n{text}".encode())
 
 
-def _steps(report: Readiness) -> Steps | None:
+def _steps(report: Readiness) -> StepCounts | None:
     prompts = report.row_counts.get("training", 0)
     return steps_of(report.config.rl, prompts) if report.config.objective == "rl" and prompts else None
 
@@ -116,18 +113,21 @@ def advised(layout: str | None, verifiers: Sequence[str], *, are_graded: bool) -
     if verifiers and are_graded:
         return ObjectiveAdvice("rl", f"A program can check every answer against its reference ({kinds}).")
     if verifiers:
-        return ObjectiveAdvice("none", f"The verifier ({kinds}) cannot check these rows: see what stands in the way.")
+        return ObjectiveAdvice("none", f"The verifier ({kinds}) cannot check these rows: see the problems.")
     if layout == "messages":
         return ObjectiveAdvice(
-            "sft", "The rows are conversations that end with a good answer, and no verifier is named that checks one."
+            "sft",
+            "The rows are conversations that end with a demonstration, and no verifier is named that checks answers.",
         )
     if layout == "prompt":
         return ObjectiveAdvice(
             "sft",
-            "No verifier is named, so nothing checks an answer: the references can be learned as they stand. With a "
-            "verifier rl could learn from them.",
+            "No verifier is named, so nothing checks an answer, but the references can be learned as demonstrations. "
+            "With a verifier, rl could learn from them.",
         )
-    return ObjectiveAdvice("none", "Neither a verifier nor rows of a known kind: nothing can be learned from that.")
+    return ObjectiveAdvice(
+        "none", "There is neither a verifier nor rows of a known format, so there is nothing to learn from."
+    )
 
 
 def _objective(report: Readiness) -> ObjectiveAdvice:
@@ -143,14 +143,14 @@ def _objective(report: Readiness) -> ObjectiveAdvice:
     return advised(layout, kinds, are_graded=are_graded)
 
 
-def _memory(report: Readiness) -> tuple[tuple[MemoryPlan, ...], str]:
+def _memory(report: Readiness) -> tuple[tuple[MemoryEstimate, ...], str]:
     config, facts = report.config, report.model
     if config.objective != "rl":
         return (), f"Memory of {config.objective} is not estimated."
     if report.longest_prompt is None:
         return (), "Memory is not estimated: the prompts' tokens could not be counted."
     with_vllm = config.sampler.backend == "vllm" or (config.sampler.backend == "auto" and find_spec("vllm") is not None)
-    asked = Asked(
+    asked = MemoryDemand(
         config=config,
         longest_prompt=report.longest_prompt,
         common_prefix=report.common_prefix,
@@ -161,52 +161,22 @@ def _memory(report: Readiness) -> tuple[tuple[MemoryPlan, ...], str]:
     wide, narrow = (anatomy_of(facts.settings, width, facts.parameters) for width in (4, 2))
     if wide is None or narrow is None:
         return (), (
-            f"Memory is not estimated: no configuration of {config.model} is at hand that tells its layers. Give a "
-            "local folder, or a hub id whose config.json can be had."
+            f"Memory is not estimated: there is no config.json of {config.model} that lists its layers. Give a local "
+            "folder, or a hub id whose config.json can be downloaded."
         )
-    plans = [plan_memory(asked, narrow, name, "gpu", size) for name, size in CARDS.items()]
+    plans = [estimate_memory(asked, narrow, name, "gpu", size) for name, size in CARDS.items()]
     if report.device is not None and (here := memory_of(report.device)):
         on_cpu = report.device == "cpu"
-        plans.insert(0, plan_memory(asked, wide if on_cpu else narrow, here[0], "cpu" if on_cpu else "gpu", here[1]))
+        plans.insert(
+            0, estimate_memory(asked, wide if on_cpu else narrow, here[0], "cpu" if on_cpu else "gpu", here[1])
+        )
     return tuple(plans), ""
 
 
 def _settings(config: RunConfig, report: Readiness) -> dict[str, Any]:
-    """Return the settings as given with what the checks fixed: the data's version, and the loss of a mixture."""
-    rl: RlSettings = config.rl
-    if rl.loss != report.config.rl.loss:
-        rl = rl.model_copy(update={"loss": report.config.rl.loss})
-    checked = config.model_copy(update={"data": report.config.data, "rl": rl})
-    return _short(checked)
-
-
-def _short(config: RunConfig) -> dict[str, Any]:
-    """Return what of the settings is not the usual value, nested as in a file."""
-    full = config.model_dump(mode="json", exclude_none=False)
-    usual = build({}).model_dump(mode="json")
-    short = {key: value for key, value in _differing(full, usual).items() if value != {}}
-    for section, tag in _TAGS.items():
-        if isinstance(full.get(section), dict) and section in short:
-            short[section] = {tag: full[section][tag], **_plain(full[section])}
-    short = {"model": config.model, "data": _plain(full["data"]), **{k: v for k, v in short.items() if k != "data"}}
-    try:
-        if build(short) == config:
-            return short
-    except RatchetError:
-        pass
-    return full
-
-
-def _differing(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in given.items():
-        if isinstance(value, dict) and isinstance(usual.get(key), dict):
-            if inner := _differing(value, usual[key]):
-                found[key] = inner
-        elif value != usual.get(key):
-            found[key] = value
-    return found
-
-
-def _plain(section: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in section.items() if value is not None}
+    """What was given, with what the checks fixed: the version of the data, and the loss of a mixture of experts."""
+    checked = with_pins(config.model_copy(update={"data": report.config.data}))
+    if config.rl.loss != report.config.rl.loss:
+        checked["rl"] = {**checked.get("rl", {}), "loss": report.config.rl.loss}
+    named = {"model": config.model, "data": checked.get("data", {"source": config.data.source})}
+    return {**named, **{key: value for key, value in checked.items() if key not in named}}

@@ -11,6 +11,7 @@ from ratchet.files import damage_as_error
 from ratchet.run.ancestry import Ancestor
 from ratchet.run.endings import AT_WORK, RunStatus
 from ratchet.run.events import RunEnded
+from ratchet.run.health import Health, examine
 from ratchet.run.records import RoundRecord, RunKind
 from ratchet.run.report_card import Confirmation
 from ratchet.run.run_folder import RunFolder
@@ -57,7 +58,7 @@ class ListedRun:
 
 
 def list_runs(project: str | None = None, status: ShownStatus | None = None) -> list[ListedRun]:
-    """Return drafts and every run that is still in its folder, oldest first, of one project and status if asked."""
+    """Drafts and every run that is still in its folder, oldest first, of one project and status if asked."""
     with open_store() as store:
         runs = [run for run in all_runs(store, project) if run.kind != "evaluation"]
         listed = [ListedRun(run, _shown_status(run)) for run in runs]
@@ -65,7 +66,7 @@ def list_runs(project: str | None = None, status: ShownStatus | None = None) -> 
 
 
 def summary(run_or_folder: str) -> RunSummary:
-    """Return what is known of one run.
+    """What is known of one run.
 
     Raises:
         NotFound: there is no such run.
@@ -85,7 +86,7 @@ def _shown_status(run: "StoredRun") -> ShownStatus:
 
 
 def samples(run_or_folder: str, number: int | None) -> tuple[str, list[dict[str, Any]]]:
-    """Return what a round's samples are called, and the samples; the last round with samples for None.
+    """What a round's samples are called, and the samples; the last round with samples for None.
 
     Round 0 stands for the kept adapter's answers to the held-out problems.
 
@@ -100,7 +101,7 @@ def samples(run_or_folder: str, number: int | None) -> tuple[str, list[dict[str,
 
 
 def _checked(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows if each holds what surfaces show of it.
+    """The rows if each holds what surfaces show of it.
 
     Raises:
         Conflict: one does not; the file is damaged.
@@ -119,7 +120,7 @@ def _checked(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def changed_samples(run_or_folder: str, count: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return up to ``count`` held-out problems as rows before and after training, those that became right first.
+    """Up to ``count`` held-out problems as rows before and after training, those that became right first.
 
     Raises:
         NotFound: there is no such run, or it did not score the held-out problems.
@@ -163,12 +164,26 @@ def _summary(folder: RunFolder, stored: "StoredRun | None") -> RunSummary:
 
 
 def _confirmation(folder: RunFolder, record: dict[str, Any]) -> Confirmation | None:
-    """Return who has read the report before the run started; None for a run from before there were reports."""
+    """Who has read the report before the run started; None for a run from before there were reports."""
     with damage_as_error(folder.run_path):
         return Confirmation.model_validate(record["report"]) if "report" in record else None
 
 
 def _start(folder: RunFolder, record: dict[str, Any]) -> Ancestor | None:
-    """Return the adapter that a run started from, None for a new one."""
+    """The adapter that a run started from, None for a new one."""
     with damage_as_error(folder.run_path):
         return Ancestor.model_validate(record["start"]) if "start" in record else None
+
+
+def run_health(run: str | RunSummary) -> Health:
+    """What the rounds of a run show, while it goes on or after its end.
+
+    Args:
+        run: Its id or folder, or what is known of it already.
+
+    Raises:
+        NotFound: there is no such run.
+        Conflict: its files are damaged.
+    """
+    known = run if isinstance(run, RunSummary) else summary(run)
+    return examine(known.records, known.config)

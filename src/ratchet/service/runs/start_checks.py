@@ -1,4 +1,4 @@
-"""Can this run start? What ``ratchet train --check`` says, and what is asked before a run starts."""
+"""Whether a run can start: the checks of ``ratchet train --check``, which every start makes too."""
 
 import os
 from collections.abc import Callable, Sequence, Set
@@ -13,19 +13,17 @@ from ratchet.datasets.questions import absolute
 from ratchet.datasets.reference_sets import ReferenceSet
 from ratchet.datasets.version_folders import split_file, versions_home
 from ratchet.errors import Conflict, NotFound
-from ratchet.files import check_room, ratchet_home, resolved, unusable_as_error
 from ratchet.readiness import Faults, Readiness, check
 from ratchet.readiness.leak_checks import DISJOINT_BY_THEMSELVES
-from ratchet.run.run_folder import RunFolder
-from ratchet.service.adapters.resolve_start import with_source_found
 from ratchet.service.adapters.run_files import check_artifacts
+from ratchet.service.data.datasets import DatasetSummary, list_datasets, with_version
+from ratchet.service.evaluations.baselines import note_on, with_baseline
+from ratchet.service.evaluations.benchmarks import kept_benchmarks
+from ratchet.service.runs.storage_paths import refuse_unusable, with_source_found
+from ratchet.service.verification.user_metrics import with_source
 
 if TYPE_CHECKING:
     from ratchet.engine.prepare import Prepared
-    from ratchet.service.data.datasets import DatasetSummary
-
-# Room for samples, log and journal; the adapter and checkpoint come on top once the model is known.
-_LEAST_ROOM_BYTES = 32 << 20
 
 
 def check_run(
@@ -48,16 +46,12 @@ def check_run(
         refuse_unusable(out)
     with faults.gathered():
         check_artifacts()
-    from ratchet.service.data.datasets import with_version
-    from ratchet.service.evaluations.baselines import note_on, with_baseline
-    from ratchet.service.verification.user_metrics import with_source
-
     there = set()
     is_own = config.verifier is not None
     with faults.gathered():
         config = with_source_found(config)
         there.add("start")
-    if "start" not in there:  # said once: what is checked next would say it again
+    if "start" not in there:  # reported once: later checks would report it again
         config = config.model_copy(update={"start_from": StartSettings()})
     with faults.gathered():
         config = with_version(config)
@@ -67,7 +61,7 @@ def check_run(
         config = with_source(config)
         there.add("metric")
     if config.baseline and config.verifier is None:
-        faults.raise_any()  # nothing grades: what would be said of that is not what is wrong
+        faults.raise_any()  # without a verifier, later checks would report a consequence of it
     own_test, benchmarks = _test_rows(config)
     given = [ReferenceSet(file.name, file, is_asked_for=True) for file in against]
     report = check(
@@ -92,7 +86,7 @@ def prepared_run(
     """Make all checks of a run and get it ready. Arguments are those of ``check_run``; close the verifier in the end.
 
     Raises:
-        RatchetError: what stands in the way; NotReady for several faults.
+        RatchetError: what prevents the start; NotReady for several faults.
     """
     refuse_unusable(out)
     report = check_run(config, out, function=function, against=against)
@@ -105,31 +99,15 @@ def prepared_run(
     return prepare(report.config, function, report.rows)
 
 
-def refuse_unusable(out: Path | None) -> None:
-    """Refuse a folder for a new run that holds something already, or has no room.
-
-    Raises:
-        Conflict: it exists and is not empty, or cannot be made.
-        DiskFull: its disk has no room for a run.
-    """
-    if out is not None:
-        RunFolder.refuse_taken(resolved(out))
-    place, advice = out or ratchet_home(), "Choose another --out." if out else "Set RATCHET_HOME to another folder."
-    with unusable_as_error(place, advice):
-        check_room(_existing_parent(place, advice), _LEAST_ROOM_BYTES)
-
-
-def _versions() -> "list[DatasetSummary]":
-    """Return all versions of datasets; without opening the database where there are none."""
+def _versions() -> list[DatasetSummary]:
+    """All versions of datasets; without opening the database where there are none."""
     if not any(versions_home().glob("[!.]*")):
         return []
-    from ratchet.service.data.datasets import list_datasets
-
     return list_datasets()
 
 
 def _test_rows(config: RunConfig) -> tuple[ReferenceSet | None, list[ReferenceSet]]:
-    """Return the test rows of the run's own data, and those of all other datasets and benchmarks that are kept here."""
+    """The test rows of the run's own data, and those of all other datasets and benchmarks that are kept here."""
     own_test = None
     others = []
     path = getattr(config.data, "path", "")
@@ -160,15 +138,13 @@ def _test_rows(config: RunConfig) -> tuple[ReferenceSet | None, list[ReferenceSe
 
 
 def _benchmarks(decided: Set[tuple[str, int]], own_test: ReferenceSet | None) -> list[ReferenceSet]:
-    """Return the user's benchmarks, but those whose questions are test rows that are compared as such.
+    """The user's benchmarks, but those whose questions are test rows that are compared as such.
 
     Args:
         decided: Versions of datasets; what holds of a version's test rows holds of a benchmark made of them, which is
             not named a second time.
         own_test: The test rows of the run's own data, of which a built-in benchmark may have been made.
     """
-    from ratchet.service.evaluations.benchmarks import kept_benchmarks
-
     places = set() if own_test is None else {absolute(str(own_test.file)), absolute(str(own_test.file.parent))}
     return [
         ReferenceSet(f"benchmark {entry.name}", questions_file(entry.content_hash), is_benchmark=True)
@@ -178,17 +154,8 @@ def _benchmarks(decided: Set[tuple[str, int]], own_test: ReferenceSet | None) ->
 
 
 def _place(content_hash: str) -> str:
-    """Return the path that a built-in benchmark was read from; empty for others, and where its folder is damaged."""
+    """The path that a built-in benchmark was read from; empty for others, and where its folder is damaged."""
     with suppress(NotFound, Conflict):
         spec = read_spec(content_hash)
         return spec.origin.partition(": ")[2] if spec.source == "built_in" else ""
     return ""
-
-
-def _existing_parent(path: Path, advice: str) -> Path:
-    path = resolved(path, advice)
-    while not path.exists():
-        path = path.parent
-    if not path.is_dir():
-        raise Conflict(f"{path} is a file, so no run folder can be made in it. {advice}")
-    return path

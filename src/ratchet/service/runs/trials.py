@@ -1,4 +1,4 @@
-"""Trials: make one, show one again, configure the full run by it, and say what has changed since.
+"""Trials: make one, show one, configure the full run from it, and list what has changed since.
 
 A trial needs no confirmed report, since it learns nothing that is kept. Nothing here prints.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.config import RunConfig, walk_settings
+from ratchet.config.changes import with_values
 from ratchet.errors import Conflict, InvalidSetting, NotFound, RatchetError
 from ratchet.run.display import counted
 from ratchet.run.endings import Ending, RunStatus
@@ -19,7 +20,7 @@ from ratchet.run.trial_report import TrialReport
 from ratchet.service.runs.registry import all_runs, bring_up_to_date, find_run, new_run, open_store
 from ratchet.service.runs.start_checks import prepared_run
 
-# Settings and sections that decide how much memory a run takes.
+# Settings and sections that affect how much memory a run takes.
 _MATTERS = (
     "objective",
     "model",
@@ -47,8 +48,8 @@ _MORE_TIME = 1.25
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What is said once before a trial starts."""
+class TrialLaunch:
+    """What is shown once before a trial starts."""
 
     device: str
     minutes: float
@@ -68,7 +69,7 @@ class Trial:
     config: RunConfig
 
     def full_run(self) -> tuple[RunConfig, list[str]]:
-        """Return the settings of the full run, and in sentences what is other than it was in the trial's.
+        """The settings of the full run, and sentences on what differs from the trial's.
 
         Raises:
             Conflict: the trial did not finish.
@@ -88,7 +89,7 @@ class Trial:
         longer = None if needed > _LONGEST_LIMIT_HOURS else needed
         told = "none" if longer is None else counted(longer, "hour")
         said = f"Time limit was {counted(hours, 'hour')} and is now {told}: the estimate plus a quarter."
-        return self.config.model_copy(update={"limits": limits.model_copy(update={"time_hours": longer})}), [said]
+        return with_values(self.config, {"limits.time_hours": longer}), [said]
 
 
 def run_trial(
@@ -97,16 +98,16 @@ def run_trial(
     *,
     function: Callable[..., Any] | None = None,
     listeners: Sequence[Listener] = (),
-    on_launch: Callable[[Launch], None] = lambda launch: None,
+    on_launch: Callable[[TrialLaunch], None] = lambda launch: None,
 ) -> Trial:
-    """Make a trial of a run, and return what it found; also where it could not be finished.
+    """Make a trial of a run, and return what it found, also if it did not finish.
 
     Args:
         config: Settings of the full run as given.
         out: The trial's folder; one under the user's data folder by default.
         function: The user's own verifier, for ``verifier.kind`` python.
-        listeners: Whom to tell.
-        on_launch: Told what is about to start, once.
+        listeners: Called with the events of the trial.
+        on_launch: Called once with what is about to start.
 
     Raises:
         InvalidSetting, IncompatibleData, ModelUnavailable, DiskFull, MetricRefused, SandboxUnavailable, NotReady: what
@@ -115,8 +116,8 @@ def run_trial(
     """
     if config.objective != "rl":
         raise InvalidSetting(
-            f"Objective is {config.objective}, and a trial measures rl alone. Start the run itself with "
-            "a short Time limit: what it has learned by then is kept.",
+            f"Objective is {config.objective}, and trials exist only for rl. Start the run itself with a short Time "
+            "limit: it keeps what it has learned by then.",
             "objective",
         )
     prepared = prepared_run(config, out, function=function)
@@ -130,7 +131,7 @@ def run_trial(
         prepared.close()
         raise
     hours, minutes = prepared.config.limits.time_hours, prepared.config.limits.trial_minutes
-    on_launch(Launch(device, minutes if hours is None else min(minutes, hours * 60), folder.path))
+    on_launch(TrialLaunch(device, minutes if hours is None else min(minutes, hours * 60), folder.path))
     try:
         worker.run(folder, prepared=prepared, function=function, listeners=listeners)
     except RatchetError:
@@ -142,7 +143,7 @@ def run_trial(
 
 
 def find_trial(run_or_folder: str) -> Trial:
-    """Return an earlier trial.
+    """An earlier trial.
 
     Raises:
         NotFound: there is no such run.
@@ -152,7 +153,7 @@ def find_trial(run_or_folder: str) -> Trial:
 
 
 def changed_since(trial: Trial, config: RunConfig) -> list[str]:
-    """Return the labels of settings that matter for memory and are other than in the trial; ``config`` is resolved."""
+    """Labels of the settings that affect memory and differ from the trial's; ``config`` is resolved."""
     labels = {key: str(field.title) for key, field in walk_settings(RunConfig)}
     before, now = dict(_mattering(trial.config)), dict(_mattering(config))
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
@@ -160,7 +161,7 @@ def changed_since(trial: Trial, config: RunConfig) -> list[str]:
 
 
 def since_trial(config: RunConfig, run: str | None = None) -> str:
-    """Return what to know of a trial before a full run with these resolved settings starts; "" if nothing.
+    """A warning about the trial before a full run with these resolved settings starts; "" if there is none.
 
     Args:
         config: Of the full run.
@@ -177,7 +178,7 @@ def since_trial(config: RunConfig, run: str | None = None) -> str:
     changed = changed_since(trial, config)
     if not changed:
         return ""
-    return f"Changed since trial {trial.run}: {', '.join(changed)}. Its estimate does not hold for this run."
+    return f"Changed since trial {trial.run}: {', '.join(changed)}. Its estimate does not apply to this run."
 
 
 def _newest_like(config: RunConfig) -> Trial | None:
@@ -225,11 +226,11 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _of_folder(folder: RunFolder) -> Trial:
     if folder.kind != "trial":
-        raise Conflict(f"Run {folder.run_id} is no trial. Make one with ratchet trial.")
+        raise Conflict(f"Run {folder.run_id} is not a trial. Start one: ratchet trial.")
     report = folder.read_trial()
     ended = folder.state().ended
     if report is None or ended is None:
-        raise NotFound(f"Trial {folder.run_id} has not ended, or was killed. Start another: ratchet trial.")
+        raise NotFound(f"Trial {folder.run_id} has not finished or was interrupted. Start another: ratchet trial.")
     return Trial(
         run=folder.run_id,
         folder=folder.path,

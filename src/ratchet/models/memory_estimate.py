@@ -1,9 +1,8 @@
 """How much memory each phase of a run takes, on this device and on usual cards, before anything is loaded.
 
-Pure arithmetic on the model's anatomy, with the buffers that the engine really allocates: the same budgets
-(``footprint.py``), the same growth of the sampler's cache (``decoding.py``, ``static_step.py``). On a CPU the figure is
-what the process grows by once the model loads, and was measured to lie within 15 percent of that; on a GPU it is
-arithmetic that was not measured. Left out: main memory beside a GPU, and sft and dpo.
+Pure arithmetic on the model's anatomy, with the budgets and buffers that the engine allocates (``footprint.py``). On
+a CPU the figure is what the process grows by once the model loads, measured to lie within 15 percent of that; on a GPU
+it is arithmetic that was not measured. Left out: main memory beside a GPU, and sft and dpo.
 
 Dimensions: b rows that are sampled at a time, P tokens of the longest prompt, L of the longest answer, V vocabulary.
 """
@@ -15,6 +14,9 @@ from typing import Any, Literal
 from ratchet.config import RunConfig
 from ratchet.models.anatomy import Anatomy
 from ratchet.models.footprint import (
+    COLUMN_BLOCK,
+    MOST_ROWS,
+    PREFILL_TOKENS,
     Budgets,
     Load,
     adapter_bytes,
@@ -25,9 +27,11 @@ from ratchet.models.footprint import (
     gpu_sampling_tokens,
     gpu_update_room,
     row_bytes,
+    static_rows,
 )
 
 DeviceKind = Literal["cpu", "gpu"]
+_TORCH_NAMES: dict[DeviceKind, str] = {"cpu": "cpu", "gpu": "cuda"}
 PhaseName = Literal["loading", "sampling", "update", "validation"]
 
 # Cards by their nominal memory. Makers count in steps of 1000 or 1024; the smaller figure is the safe one.
@@ -41,16 +45,12 @@ _GPU_LIBRARIES = 600_000_000
 # Buffers of the cache grow and move, and glibc's allocator keeps part of what they leave. Three models were measured to
 # take 1.3 (SmolLM2-135M), 2.5 and 3.3 times the cache; this lies in between.
 _CPU_CACHE_OVERHEAD = 2.7
-# As in the sampler (``in_process.py``, ``decoding.py``, ``static_step.py``; tests compare).
-MOST_ROWS: dict[DeviceKind, int] = {"cpu": 128, "gpu": 1024}
-PREFILL_TOKENS: dict[DeviceKind, int] = {"cpu": 1024, "gpu": 8192}
-COLUMN_BLOCK = 64
 # Copies of a step's logits, (b, V), that drawing tokens makes in float32: scaled, exponentials, cumulative sums.
 _LOGIT_COPIES = 3
 
 
 @dataclass(frozen=True)
-class Phase:
+class PhaseMemory:
     """What one phase takes at its peak, in bytes, and of what that consists."""
 
     name: PhaseName
@@ -72,7 +72,7 @@ class Lower:
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class MemoryEstimate:
     """What a run takes on one device.
 
     ``lower`` names what to lower first where it does not fit, in order; None where nothing that is known would do.
@@ -81,12 +81,12 @@ class MemoryPlan:
     device: str
     kind: DeviceKind
     total_bytes: int
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseMemory, ...]
     budgets: Budgets
     lower: tuple[Lower, ...] | None = ()
 
     @property
-    def peak(self) -> Phase:
+    def peak(self) -> PhaseMemory:
         """The phase that takes most."""
         return max(self.phases, key=lambda phase: phase.bytes)
 
@@ -97,7 +97,7 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True)
-class Asked:
+class MemoryDemand:
     """What of a run decides about memory.
 
     Attributes:
@@ -117,8 +117,10 @@ class Asked:
     with_vllm: bool = False
 
 
-def plan_memory(asked: Asked, anatomy: Anatomy, device: str, kind: DeviceKind, total_bytes: int) -> MemoryPlan:
-    """Return what a run takes on a device, with what to lower first where it does not fit.
+def estimate_memory(
+    asked: MemoryDemand, anatomy: Anatomy, device: str, kind: DeviceKind, total_bytes: int
+) -> MemoryEstimate:
+    """Estimate what a run takes on a device, with what to lower first where it does not fit.
 
     ``anatomy`` has the width of a number on that kind of device.
     """
@@ -138,7 +140,7 @@ def plan_memory(asked: Asked, anatomy: Anatomy, device: str, kind: DeviceKind, t
     return replace(plan, lower=tuple(lowered))
 
 
-def _planned(asked: Asked, anatomy: Anatomy, device: str, kind: DeviceKind, total_bytes: int) -> MemoryPlan:
+def _planned(asked: MemoryDemand, anatomy: Anatomy, device: str, kind: DeviceKind, total_bytes: int) -> MemoryEstimate:
     load = _load(asked, anatomy, kind)
     libraries = _CPU_LIBRARIES if kind == "cpu" else _GPU_LIBRARIES
     if kind == "cpu":
@@ -154,18 +156,18 @@ def _planned(asked: Asked, anatomy: Anatomy, device: str, kind: DeviceKind, tota
     wanted = min(rl.prompts_per_round, asked.prompts) * rl.answers_per_prompt
     update = {**always, **learnt, "activations and logits": _update_bytes(load, budgets, asked)}
     phases = (
-        Phase("loading", {**always, **_while_loading(asked.config, anatomy, kind)}),
-        Phase("sampling", {**always, **learnt, **_sampling(asked, load, budgets, wanted, kind, total_bytes)}),
-        Phase("update", update),
-        Phase(
+        PhaseMemory("loading", {**always, **_while_loading(asked.config, anatomy, kind)}),
+        PhaseMemory("sampling", {**always, **learnt, **_sampling(asked, load, budgets, wanted, kind, total_bytes)}),
+        PhaseMemory("update", update),
+        PhaseMemory(
             "validation",
             {**always, **learnt, **_sampling(asked, load, budgets, asked.validation_prompts, kind, total_bytes)},
         ),
     )
-    return MemoryPlan(device, kind, total_bytes, phases, budgets)
+    return MemoryEstimate(device, kind, total_bytes, phases, budgets)
 
 
-def _load(asked: Asked, anatomy: Anatomy, kind: DeviceKind) -> Load:
+def _load(asked: MemoryDemand, anatomy: Anatomy, kind: DeviceKind) -> Load:
     config = asked.config
     own_decoder = kind == "cpu" and anatomy.decoder_fits and config.quantization == "none"
     shape = replace(anatomy.shape, own_decoder=own_decoder)
@@ -184,24 +186,24 @@ def _load(asked: Asked, anatomy: Anatomy, kind: DeviceKind) -> Load:
 
 
 def _stacks(anatomy: Anatomy, load: Load) -> dict[str, int]:
-    """Return what our own decoder holds beside the model: stacked copies, while the file stays mapped."""
+    """What our own decoder holds beside the model: stacked copies, while the file stays mapped."""
     return {"stacked weights": anatomy.stacked * load.shape.width} if load.shape.own_decoder else {}
 
 
 def _start_copy(config: RunConfig, load: Load) -> int:
-    """Return what the KL term's reference takes: nothing beside a new adapter, whose start is the base model alone."""
+    """What the KL term's reference takes: nothing beside a new adapter, whose start is the base model alone."""
     return 4 * load.adapter_weights if config.rl.beta > 0 and config.start_from.adapter else 0
 
 
 def _while_loading(config: RunConfig, anatomy: Anatomy, kind: DeviceKind) -> dict[str, int]:
-    """Return what is there for a moment while a quantized model is made on a CPU: the file's own numbers, mapped."""
+    """What is there for a moment while a quantized model is made on a CPU: the file's own numbers, mapped."""
     if config.quantization == "none" or kind == "gpu":
         return {}
     return {"files being read": anatomy.parameters * 2}
 
 
-def _update_bytes(load: Load, budgets: Budgets, asked: Asked) -> int:
-    """Return what a micro-batch takes; no row is longer than a round's answers with their prompts."""
+def _update_bytes(load: Load, budgets: Budgets, asked: MemoryDemand) -> int:
+    """What a micro-batch takes; no row is longer than a round's answers with their prompts."""
     rl = asked.config.rl
     prompts = min(rl.prompts_per_round, asked.prompts)
     most = prompts * (load.longest_prompt + rl.answers_per_prompt * load.longest_answer)
@@ -209,18 +211,18 @@ def _update_bytes(load: Load, budgets: Budgets, asked: Asked) -> int:
 
 
 def _sampling(
-    asked: Asked, load: Load, budgets: Budgets, answers: int, kind: DeviceKind, total_bytes: int
+    asked: MemoryDemand, load: Load, budgets: Budgets, answers: int, kind: DeviceKind, total_bytes: int
 ) -> dict[str, int]:
     if asked.with_vllm and kind == "gpu":
         share = asked.config.sampler.gpu_memory_share
         return {"vLLM's share": int(share * total_bytes)}
-    rows = max(1, min(MOST_ROWS[kind], budgets.sampling_tokens // load.longest_row, answers))
+    rows = max(1, min(MOST_ROWS[_TORCH_NAMES[kind]], budgets.sampling_tokens // load.longest_row, answers))
     shape = load.shape
     shared = asked.common_prefix if shape.own_decoder else 0
     own = load.longest_prompt - shared
     columns = _columns(own, own + load.longest_answer, kind, own_decoder=shape.own_decoder)
-    cache = cache_bytes(shape, _rows_held(rows, kind) * columns + shared)
-    prefill = min(PREFILL_TOKENS[kind], rows * own)
+    cache = cache_bytes(shape, (rows if kind == "cpu" else static_rows(rows)) * columns + shared)
+    prefill = min(PREFILL_TOKENS[_TORCH_NAMES[kind]], rows * own)
     return {
         "merged copy": load.merged_bytes,
         "cache": int(cache * (_CPU_CACHE_OVERHEAD if kind == "cpu" else 1)),
@@ -231,16 +233,8 @@ def _sampling(
     }
 
 
-def _rows_held(rows: int, kind: DeviceKind) -> int:
-    """Return the rows of the cache's buffers: on a GPU a multiple of a sixteenth of the next power of two."""
-    if kind == "cpu":
-        return rows
-    quantum = max(8, (1 << (rows - 1).bit_length()) // 16)
-    return -(-rows // quantum) * quantum
-
-
 def _columns(start: int, end: int, kind: DeviceKind, *, own_decoder: bool) -> int:
-    """Return the columns of the cache's buffers once ``end`` of them are in use, grown from ``start``."""
+    """The columns of the cache's buffers once ``end`` of them are in use, grown from ``start``."""
 
     def grown(used: int) -> int:
         more = max(COLUMN_BLOCK, used // 4) if kind == "gpu" or own_decoder else COLUMN_BLOCK
@@ -253,10 +247,10 @@ def _columns(start: int, end: int, kind: DeviceKind, *, own_decoder: bool) -> in
 
 
 def _best_step(
-    asked: Asked, anatomy: Anatomy, current: MemoryPlan, tried: set[str]
-) -> tuple[Lower, RunConfig, MemoryPlan] | None:
-    """Return the first change that makes it fit, else the one that lowers the peak most; None if none lowers it."""
-    best: tuple[Lower, RunConfig, MemoryPlan] | None = None
+    asked: MemoryDemand, anatomy: Anatomy, current: MemoryEstimate, tried: set[str]
+) -> tuple[Lower, RunConfig, MemoryEstimate] | None:
+    """The first change that makes it fit, else the one that lowers the peak most; None if none lowers it."""
+    best: tuple[Lower, RunConfig, MemoryEstimate] | None = None
     for lower, config in _changes(asked.config, current):
         if lower.key in tried:
             continue
@@ -268,7 +262,7 @@ def _best_step(
     return best
 
 
-def _changes(config: RunConfig, plan: MemoryPlan) -> Iterator[tuple[Lower, RunConfig]]:
+def _changes(config: RunConfig, plan: MemoryEstimate) -> Iterator[tuple[Lower, RunConfig]]:
     """Yield changes for the phase that takes most: what costs least first, and of each the mildest first."""
     name = plan.peak.name
     if "vLLM's share" in plan.peak.parts:
@@ -284,7 +278,7 @@ def _changes(config: RunConfig, plan: MemoryPlan) -> Iterator[tuple[Lower, RunCo
         yield Lower("quantization", "Quantization", quantization), changed
     if name != "loading":
         halves = _halves(config.rl.max_answer_tokens, 16)
-        yield from _of_rl(config, "max_answer_tokens", "Longest answer", halves)
+        yield from _of_rl(config, "max_answer_tokens", "Max answer tokens", halves)
 
 
 def _of_rl(config: RunConfig, name: str, label: str, values: Iterable[Any]) -> Iterator[tuple[Lower, RunConfig]]:
@@ -309,6 +303,3 @@ def _halves(value: int, least: int) -> Iterator[int]:
     while value // 2 >= least:
         value //= 2
         yield value
-
-
-__all__ = ["CARDS", "Asked", "Lower", "MemoryPlan", "Phase", "plan_memory"]

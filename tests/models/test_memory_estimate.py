@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 
 from ratchet.config.config_text import build
-from ratchet.engine.decoder import weights
-from ratchet.engine.sampler import in_process
 from ratchet.engine.sampler.static_step import buffer_shape
-from ratchet.models.anatomy import OWN_DECODER_TYPES, anatomy_of
-from ratchet.models.footprint import Shape, activation_bytes
-from ratchet.readiness.memory_estimate import MOST_ROWS, PREFILL_TOKENS, Asked, _columns, _rows_held, plan_memory
+from ratchet.models.anatomy import anatomy_of
+from ratchet.models.footprint import Shape, activation_bytes, static_rows
+from ratchet.models.memory_estimate import MemoryDemand, _columns, estimate_memory
 
 from ..engine.models import tiny_model, tiny_policy
 
@@ -30,7 +28,7 @@ LARGE = {
 def asked(prompt=8, **settings):
     settings = {"prompts_per_round": 2, "answers_per_prompt": 2, "max_answer_tokens": 16, **settings}
     config = build({"data": {"source": "math_pairs"}}, {name: str(value) for name, value in settings.items()})
-    return Asked(config.resolved(), prompt, 0, 64, 3)
+    return MemoryDemand(config.resolved(), prompt, 0, 64, 3)
 
 
 def parts_of(plan, name):
@@ -78,13 +76,10 @@ def test_a_configuration_that_tells_no_layers_has_no_anatomy():
     assert anatomy_of({"hidden_size": 4, "num_hidden_layers": "two", "num_attention_heads": 2}, 4) is None
 
 
-def test_what_stands_here_and_in_the_engine_is_the_same():
-    assert {"cpu": in_process._MOST_ROWS["cpu"], "gpu": in_process._MOST_ROWS["cuda"]} == MOST_ROWS
-    assert {"cpu": in_process._PREFILL_TOKENS["cpu"], "gpu": in_process._PREFILL_TOKENS["cuda"]} == PREFILL_TOKENS
-    assert {f"{kind.capitalize()}ForCausalLM" for kind in OWN_DECODER_TYPES} == weights._FAMILY
+def test_buffers_are_as_large_as_the_engine_makes_them():
     for rows, end in [(1, 5), (9, 100), (64, 300), (1000, 70)]:
         shape = buffer_shape(rows, end)
-        assert (_rows_held(rows, "gpu"), _columns(end, end, "gpu", own_decoder=False)) == shape
+        assert (static_rows(rows), _columns(end, end, "gpu", own_decoder=False)) == shape
 
 
 def test_columns_of_the_cache_grow_as_in_the_engine_worked_by_hand():
@@ -97,7 +92,7 @@ def test_columns_of_the_cache_grow_as_in_the_engine_worked_by_hand():
 
 def test_phases_on_a_gpu_worked_by_hand():
     anatomy = anatomy_of(CONFIG, 2)
-    plan = plan_memory(asked(), anatomy, "card", "gpu", 24 * GB)
+    plan = estimate_memory(asked(), anatomy, "card", "gpu", 24 * GB)
     weights = 2 * 388
     assert parts_of(plan, "loading") == {"libraries": 600_000_000, "base model": weights}
     # Rank 8: 1,024 numbers, four times in float32.
@@ -119,7 +114,7 @@ def test_phases_on_a_gpu_worked_by_hand():
 
 def test_phases_on_a_cpu_worked_by_hand():
     anatomy = anatomy_of(CONFIG, 4)
-    plan = plan_memory(asked(), anatomy, "cpu", "cpu", 24 * GB)
+    plan = estimate_memory(asked(), anatomy, "cpu", "cpu", 24 * GB)
     assert parts_of(plan, "loading") == {
         "libraries": 130_000_000, "base model": 4 * 388, "stacked weights": 4 * anatomy.stacked,
     }  # fmt: skip
@@ -131,7 +126,7 @@ def test_phases_on_a_cpu_worked_by_hand():
 
 def test_what_all_prompts_begin_with_is_held_once_by_our_own_decoder():
     anatomy = anatomy_of(CONFIG, 4)
-    shared = plan_memory(replace(asked(prompt=100), common_prefix=90), anatomy, "cpu", "cpu", 24 * GB)
+    shared = estimate_memory(replace(asked(prompt=100), common_prefix=90), anatomy, "cpu", "cpu", 24 * GB)
     assert parts_of(shared, "sampling")["cache"] == int((4 * (10 + 64) + 90) * 32 * 2.7)
 
 
@@ -142,7 +137,7 @@ def test_the_kl_reference_takes_memory_only_beside_an_adapter_that_the_run_start
         update={"start_from": new.config.start_from.model_copy(update={"adapter": "a"})}
     )
     sizes = [
-        parts_of(plan_memory(one, anatomy, "card", "gpu", 24 * GB), "update")["adapter and optimizer"]
+        parts_of(estimate_memory(one, anatomy, "card", "gpu", 24 * GB), "update")["adapter and optimizer"]
         for one in (asked(), new, replace(new, config=from_adapter))
     ]
     assert sizes == [16 * 1024, 16 * 1024, 20 * 1024]
@@ -151,7 +146,9 @@ def test_the_kl_reference_takes_memory_only_beside_an_adapter_that_the_run_start
 def test_gradient_checkpointing_and_micro_batch_lower_the_update():
     anatomy = anatomy_of(LARGE, 2)
     usual, recomputed, small = (
-        parts_of(plan_memory(asked(prompt=200, prompts_per_round=64, **more), anatomy, "c", "gpu", 80 * GB), "update")
+        parts_of(
+            estimate_memory(asked(prompt=200, prompts_per_round=64, **more), anatomy, "c", "gpu", 80 * GB), "update"
+        )
         for more in (
             {"micro_batch_tokens": 4096, "gradient_checkpointing": "off"},
             {"micro_batch_tokens": 4096, "gradient_checkpointing": "on"},
@@ -166,32 +163,32 @@ def test_gradient_checkpointing_and_micro_batch_lower_the_update():
 def test_a_card_too_small_is_told_what_to_lower_and_the_value_makes_it_fit():
     anatomy = anatomy_of(LARGE, 2)
     one = asked(prompt=200, prompts_per_round=64, max_answer_tokens=512)
-    plan = plan_memory(one, anatomy, "24 GB card", "gpu", 24 * GB)
+    plan = estimate_memory(one, anatomy, "24 GB card", "gpu", 24 * GB)
     assert not plan.fits
     assert [(lower.key, lower.value) for lower in plan.lower] == [("quantization", "8bit")]
     lowered = one.config.model_copy(update={"quantization": "8bit"})
-    assert plan_memory(replace(one, config=lowered), anatomy, "24 GB card", "gpu", 24 * GB).fits
-    assert plan_memory(one, anatomy, "80 GB card", "gpu", 80 * GB).fits
+    assert estimate_memory(replace(one, config=lowered), anatomy, "24 GB card", "gpu", 24 * GB).fits
+    assert estimate_memory(one, anatomy, "80 GB card", "gpu", 80 * GB).fits
     # 1 GB is not even enough for the weights in 4 bits.
-    assert plan_memory(one, anatomy, "tiny card", "gpu", GB).lower is None
+    assert estimate_memory(one, anatomy, "tiny card", "gpu", GB).lower is None
 
 
 def test_a_micro_batch_that_was_asked_for_is_what_is_lowered():
     anatomy = anatomy_of(LARGE, 2)
     one = asked(prompt=200, prompts_per_round=64, max_answer_tokens=512, micro_batch_tokens=65536, sampling_tokens=4096)
-    plan = plan_memory(one, anatomy, "48 GB card", "gpu", 48 * GB)
+    plan = estimate_memory(one, anatomy, "48 GB card", "gpu", 48 * GB)
     assert plan.peak.name == "update"
     assert plan.lower[0].key == "rl.micro_batch_tokens"
     lowered = one.config.rl.model_copy(update={"micro_batch_tokens": plan.lower[0].value})
     fitting = replace(one, config=one.config.model_copy(update={"rl": lowered}))
-    assert plan_memory(fitting, anatomy, "48 GB card", "gpu", 48 * GB).fits
+    assert estimate_memory(fitting, anatomy, "48 GB card", "gpu", 48 * GB).fits
 
 
 def test_vllm_takes_its_share_and_a_smaller_one_is_what_is_lowered():
     anatomy = anatomy_of(LARGE, 2)
     one = asked(prompt=200, max_answer_tokens=512)
     config = one.config.model_copy(update={"sampler": one.config.sampler.model_copy(update={"gpu_memory_share": 0.6})})
-    plan = plan_memory(replace(one, config=config, with_vllm=True), anatomy, "card", "gpu", 48 * GB)
+    plan = estimate_memory(replace(one, config=config, with_vllm=True), anatomy, "card", "gpu", 48 * GB)
     assert parts_of(plan, "sampling")["vLLM's share"] == pytest.approx(28.8 * GB)
     assert plan.lower[0].key == "sampler.gpu_memory_share"
     # 0.9 x 48 less 0.6 for CUDA, 15.2 for the model and 0.3 for the adapter leaves 27.1 GB: 56 percent, so 55.
@@ -202,6 +199,6 @@ def test_a_mixture_counts_all_experts_and_their_copies_while_it_samples():
     found = anatomy_of(tiny_model("mixtral").config.to_dict(), 2)
     # Two layers of four experts with three products of 32 x 48, and a router each.
     assert found.experts == 2 * (4 * 3 * 32 * 48 + 32 * 4)
-    plan = plan_memory(asked(loss="gspo"), found, "card", "gpu", 24 * GB)
+    plan = estimate_memory(asked(loss="gspo"), found, "card", "gpu", 24 * GB)
     assert parts_of(plan, "sampling")["merged copy"] == 2 * (found.linear + found.experts)
     assert found.experts_count == 4
