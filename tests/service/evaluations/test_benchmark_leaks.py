@@ -46,7 +46,7 @@ def checked(data):
     told = [*map(str, report.faults), *report.warnings]
     assert POISON not in str(told)
     leaks = [
-        str(fault) for fault in report.faults if isinstance(fault, IncompatibleData) and "two places" in str(fault)
+        str(fault) for fault in report.faults if isinstance(fault, IncompatibleData) and "two splits" in str(fault)
     ]
     return leaks, list(report.warnings)
 
@@ -101,7 +101,7 @@ def test_a_benchmark_of_a_dataset_is_named_once(on_rows, tmp_path):
     datasets.add(str(tmp_path / "d"), "other")
     benchmarks.add_dataset("others", "other", FinalNumberVerifier())
     [leak] = checked(on_rows)[0]
-    assert leak.startswith("1 row stands")
+    assert leak.startswith("1 row appears")
     assert "training row 4 and test of dataset other@1 row 2." in leak
     # The dataset's own folder is gone, the benchmark is still here.
     [version] = [path for path in versions_home().iterdir() if (path / "test.jsonl").is_file()]
@@ -117,7 +117,7 @@ def test_a_benchmark_of_the_runs_own_test_rows_is_named_once(tmp_path):
     datasets.add(str(tmp_path / "d"), "mine")
     data = {"source": "dataset", "name": "mine"}
     before = checked(data)
-    assert before[0][0].startswith("1 row stands")
+    assert before[0][0].startswith("1 row appears")
     assert "training row 2 and test row 2." in before[0][0]
     benchmarks.add_dataset("own", "mine", FinalNumberVerifier())
     assert checked(data) == before
@@ -141,7 +141,7 @@ def test_gsm8k_test_rows_beside_the_train_rows_and_as_a_benchmark_are_named_once
     write(folder / "test.jsonl", rows("x", "B"))
     benchmarks.add_built_in("gsm8k", path=str(folder))
     [leak] = checked({"source": "gsm8k", "path": str(folder)})[0]
-    assert leak.startswith("1 row stands")
+    assert leak.startswith("1 row appears")
     assert "row 2 and test row 2." in leak
     # Read from elsewhere, the benchmark is what is left to be compared with.
     copy = write(tmp_path / "copy/train.jsonl", rows("a", "b", "c", "d", "e", "f"))
