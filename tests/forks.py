@@ -221,9 +221,9 @@ def _received(connection, count):
 
 def _load():
     """Import what workers and commands import, and be ready to fork."""
-    for name in ("torch", "transformers", "peft", "transformers.models.llama.modeling_llama"):
-        importlib.import_module(name)
-    import ratchet
+    import ratchet.engine  # before PEFT and transformers: of these it loads what is used
+
+    importlib.import_module("transformers.models.llama.modeling_llama")
 
     left_out = ("__main__", "vllm", "code_candidate", "code_proxies", "code_harness", "math_worker")
     left_out += ("metric_worker", "probe_worker", "code_values", "migrations")

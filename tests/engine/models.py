@@ -4,6 +4,7 @@ import string
 import warnings
 from functools import partial
 
+# isort: split
 import numpy as np
 import torch
 import transformers

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from trl import GRPOTrainer
 
 from ratchet.config import RlSettings, RunConfig
 from ratchet.engine.losses import LossStats, StepTotals, TokenBatch, policy_loss
@@ -65,6 +64,8 @@ def corrected(batch):
 
 def trl_loss(batch, rl):
     """Return TRL's loss of one optimizer step that consists of this batch alone, and the metrics it logs."""
+    from trl import GRPOTrainer
+
     trainer = object.__new__(GRPOTrainer)
     trainer._get_per_token_logps_and_entropies = lambda *_, **__: (rows(batch.logprobs), torch.zeros(6, 7), None)
     trainer.model = SimpleNamespace(training=True)

