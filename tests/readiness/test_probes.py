@@ -312,7 +312,7 @@ def test_those_for_rows_of_ones_own_do_too(chosen, truths, extras):
 def test_where_no_right_answer_is_known_that_is_said():
     found = run_probes(by(lambda text, truth: False), KINDS["numeric"], "off", [prompt("about ten")])
     assert found.false_negative_rate is None
-    assert found.left_out == {"the right answer": "none is known for ground truths such as these"}
+    assert found.left_out == {"the correct answer": "none is known for ground truths such as these"}
 
 
 def by(rule):

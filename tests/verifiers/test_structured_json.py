@@ -119,7 +119,7 @@ def problem(truth, extras=None, **settings):
         ("{}", {}, {}, "an empty object"),
         (TRUTH, {"fields": ("name", "age", "size")}, {}, "lacks 2 of the 3 fields"),
         ({"born": 1}, {"schema": SCHEMA}, {}, "does not follow its schema"),
-        (TRUTH, {"metric": "schema_valid"}, {}, "comes with no schema"),
+        (TRUTH, {"metric": "schema_valid"}, {}, "has no schema"),
         (TRUTH, {"metric": "schema_valid"}, {"schema": SCHEMA}, None),
         (TRUTH, {}, {"schema": {"type": "zyzzyva"}}, "has a schema that is not a JSON Schema"),
         (TRUTH, {}, {"schema": "{"}, "has a schema that is not usable JSON"),

@@ -138,13 +138,13 @@ def test_tools_may_be_given_as_json_text():
 @pytest.mark.parametrize(
     ("tools", "said"),
     [
-        ("[", "no usable JSON"),
-        ({1, 2}, "no JSON"),
+        ("[", "not usable JSON"),
+        ({1, 2}, "not JSON"),
         ({}, "are not"),
         ([], "are not"),
         ([{"name": ""}], "no name in entry 1"),
         ([{"name": "f"}, {"function": {}}], "no name in entry 2"),
-        ([{"name": "f"}, {"name": "f"}], "a name twice, the second time in entry 2"),
+        ([{"name": "f"}, {"name": "f"}], "repeat a name in entry 2"),
         ([{"name": "f", "parameters": {"type": "dict"}}], "parameters in entry 1 whose schema is not a JSON Schema"),
         ([{"name": "f", "parameters": []}], "parameters in entry 1 whose schema is not a JSON object"),
     ],
