@@ -41,7 +41,7 @@ def test_workers_outlive_serve_and_the_next_one_follows_and_ends_them(queued, st
     first = start_cli("serve", "--gpus", "0")
     until(lambda: has_done(queued, 1))
     again = cli("serve")
-    assert (again.returncode, "One is enough" in again.stderr) == (3, True)
+    assert (again.returncode, "A scheduler is already running" in again.stderr) == (3, True)
     os.kill(first.pid, signal.SIGTERM)
     out, err = first.communicate(timeout=60)
     assert (first.returncode, err) == (0, "")
