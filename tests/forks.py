@@ -128,7 +128,10 @@ def _ask(process, given):
     connection = _connection(path)
     _send(connection, request, files)
     (process.pid,) = _NUMBER.unpack(_received(connection, _NUMBER.size))
-    process._child_created, process._forked = True, connection
+    process._child_created, process._forked = (
+        True,
+        connection.detach(),
+    )  # a bare file, as a pid is: left open without ado
     process._close_pipe_fds(*(given[name] for name in _PIPES))
     return True
 
@@ -156,11 +159,12 @@ def _early(environment):
 
 def _exit_of(process, timeout):
     """The pid and the exit status of a forked process once it has ended; 0 and 0 before."""
-    connection = process._forked
-    if not select.select([connection], [], [], timeout)[0]:
+    poller = select.poll()  # select knows no file numbers over 1,024
+    poller.register(process._forked, select.POLLIN)
+    if not poller.poll(None if timeout is None else 1000 * timeout):
         return 0, 0
-    (status,) = _NUMBER.unpack(_received(connection, _NUMBER.size))
-    connection.close()  # and with it the fork server lets its number go
+    with socket.socket(fileno=process._forked) as connection:  # once closed, the fork server lets the pid go
+        (status,) = _NUMBER.unpack(_received(connection, _NUMBER.size))
     return process.pid, status
 
 
