@@ -2,8 +2,10 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +46,68 @@ def imported_modules(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a file."""
+    return ".".join(["ratchet", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in FILES if "migrations" not in path.parts}
+
+
+def imports_at_start(path: Path) -> set[str]:
+    """Modules of ours that a file imports anywhere but for type checking; a package's own parts do not count for it."""
+    found, left = set(), [ast.parse(path.read_text(encoding="utf-8"))]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            left += node.orelse
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in MODULES else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        left += ast.iter_child_nodes(node)
+    own = module_of(path)
+    parts = {name for name in found if path.name == "__init__.py" and name.startswith(f"{own}.")}
+    return (found & MODULES.keys()) - parts - {own}
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    left = {name: imports_at_start(path) for name, path in MODULES.items()}
+    while ready := [name for name, below in left.items() if not below & left.keys()]:
+        for name in ready:
+            del left[name]
+    assert left == {}
+
+
+def test_the_hallway_is_short():
+    assert len(list(ROOT.glob("*.py"))) <= 6
+    assert len([folder for folder in ROOT.iterdir() if any(folder.rglob("*.py"))]) <= 20
+
+
+def test_no_name_of_a_module_or_class_is_given_twice():
+    modules, classes = Counter(), Counter()
+    for path in MODULES.values():
+        modules[path.stem] += path.stem not in ("__init__", "__main__", "base")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes.update(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert [name for name, count in (modules + classes).items() if count > 1 and not name.startswith("_")] == []
+
+
+def test_only_the_run_reads_its_journal():
+    """Everybody else asks ``RunState``: no event is indexed by hand."""
+    reading = re.compile(r"""event\[["']|\[["']event["']\]|get\(["']event["']""")
+    assert [name for name, path in MODULES.items() if ".run." not in name and reading.search(path.read_text())] == []
+
+
+def test_the_picture_of_the_house_is_current():
+    script = ROOT.parents[1] / "scripts" / "draw_house.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 0)
 
 
 def test_imports_point_downwards():
