@@ -53,13 +53,13 @@ class IncompatibleData(RatchetError):
 
 
 class NotReady(RatchetError):
-    """Several faults stand in the way of a run: settings, data, or what the machine lacks. ``faults`` holds them."""
+    """Several faults keep a run from starting: settings, data, or what the machine lacks. ``faults`` holds them."""
 
     code = "not_ready"
 
     def __init__(self, faults: Sequence[RatchetError]) -> None:
         listed = " ".join(f"({number}) {fault}" for number, fault in enumerate(faults, start=1))
-        super().__init__(f"{len(faults)} things stand in the way of this run. {listed}")
+        super().__init__(f"This run cannot start: {len(faults)} problems. {listed}")
         self.faults = tuple(faults)
 
     def __reduce__(self) -> tuple[type["NotReady"], tuple[tuple[RatchetError, ...]]]:
@@ -151,7 +151,7 @@ class NotFinite(RatchetError):
 
 
 class NoLearningSignal(RatchetError):
-    """Since the start, every answer to every prompt scored the same as its siblings."""
+    """Since the start, every answer to every prompt scored the same as the others."""
 
     code = "no_learning_signal"
 

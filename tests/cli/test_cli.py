@@ -154,7 +154,7 @@ def test_all_faults_are_told_at_once_before_any_model_loads(check, ratchet_comma
     assert all(problem["message"] in fault["message"] for problem in fault["problems"])
     code, out, err = ratchet_command("train", *SEVERAL, *check)
     assert code == 2
-    assert "Error: 2 things stand in the way of this run. (1) Device is cuda:31" in err
+    assert "Error: This run cannot start: 2 problems. (1) Device is cuda:31" in err
     assert not service.list_runs()
 
 

@@ -105,7 +105,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path, report_of):
     assert all(any(part in one for one in told) for part in expected)
     with pytest.raises(NotReady) as caught:
         report.raise_faults()
-    assert str(caught.value).startswith("6 things stand in the way of this run. (1) Device is cuda:31")
+    assert str(caught.value).startswith("This run cannot start: 6 problems. (1) Device is cuda:31")
     assert caught.value.faults == report.faults
 
 
@@ -431,7 +431,7 @@ def test_one_fault_is_raised_as_it_is_and_none_not_at_all():
 def test_several_faults_survive_a_pipe_between_processes():
     faults = (InvalidSetting("Rounds is 0.", "rl.rounds"), IncompatibleData("Row 3 is empty."))
     copied = pickle.loads(pickle.dumps(NotReady(faults)))
-    assert str(copied) == "2 things stand in the way of this run. (1) Rounds is 0. (2) Row 3 is empty."
+    assert str(copied) == "This run cannot start: 2 problems. (1) Rounds is 0. (2) Row 3 is empty."
     assert [(type(fault), str(fault)) for fault in copied.faults] == [(type(fault), str(fault)) for fault in faults]
     assert copied.faults[0].field == "rl.rounds"
 

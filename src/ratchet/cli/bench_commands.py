@@ -46,7 +46,7 @@ def bench() -> None:
 @click.option("--description", help="A sentence on it (dataset).")
 @config_option
 @click.option("--system-prompt", help="System prompt that always goes with it (dataset).")
-@click.option("--worked-examples", metavar="LIST", help="Few-shot examples, [{user, assistant}] (dataset).")
+@click.option("--few-shot-examples", metavar="LIST", help="Few-shot examples, [{user, assistant}] (dataset).")
 @click.option(
     "--max-answer-tokens",
     type=click.IntRange(min=16, max=32_768),

@@ -62,7 +62,7 @@ class BundleFile(Settings):
         verifier: As in the settings of a run; of the kind custom where ``metric`` is given, or left out then.
         metric: File of a metric, relative to this one.
         reward: As in the settings of a run; its form is what the column format counts.
-        max_answer_tokens: The longest answer.
+        max_answer_tokens: Max answer tokens.
         score_columns: Which columns, the main one first; all of them where left out.
         reference_solution: How a right answer looks, with {ground_truth} in it. Left out: the row's own completion,
             else the ground truth in the form that is asked for.

@@ -1,4 +1,4 @@
-"""Math Pairs: made-up problems such as ``(3 + 4) * (2 + 6)`` with the product as ground truth.
+"""Math Pairs: synthetic problems such as ``(3 + 4) * (2 + 6)`` with the product as ground truth.
 
 Two problems are of the same class when they differ only in the order within pairs or of pairs. The splits are
 disjoint as sets of classes, so no validation or held-out problem is a training problem in disguise. Where the

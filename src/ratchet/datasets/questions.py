@@ -111,7 +111,7 @@ def of_table(table: Table, mapped: Mapping[str, str], origin: str) -> Questions:
         nonlocal layout
         layout = layout or layout_of(row, mapped, table.name)
         stored = canonical(layout, number, row)
-        line_of(stored)  # what cannot be written is told with the row's number, here
+        line_of(stored)  # reports what cannot be written with the row's number
         return prompt_of(stored)
 
     return Questions.of(converted(table, convert), origin)

@@ -50,7 +50,7 @@ class EngineBudgets:
     ) -> "EngineBudgets":
         """Fix what the settings leave open, by the model and the device, at the first start of a run.
 
-        ``note`` is told, in a sentence, what costs time; ``tell`` a line of numbers for each way that was tried.
+        ``note`` gets, in a sentence, what costs time; ``tell`` a line of numbers for each way that was tried.
         """
         config = prepared.config
         prompts = [_shortened(encoded.token_ids) for encoded in prepared.train[:2]]
@@ -188,7 +188,7 @@ def _shortened(prompt: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _trials(prompts: Sequence[tuple[int, ...]]) -> list[list[PackedAnswer]]:
-    """Return short made-up answers to some prompts, alike at first and not: numbers are compared, not texts."""
+    """Short synthetic answers to some prompts, some with equal beginnings: numbers are compared, not texts."""
     alike = [(prompt, prompt[:length]) for prompt in prompts for length in (5, 3, 4)]
     unlike = [(prompt, prompt[-length:]) for prompt in prompts for length in (5, 3, 4)]
     return [

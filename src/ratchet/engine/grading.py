@@ -111,7 +111,7 @@ def grade_while_sampling(
 
 
 def outcome_counts(rollouts: Iterable[Rollout]) -> dict[Outcome, int]:
-    """Count rollouts by outcome; every outcome is named, so that 0 is told from unknown."""
+    """Count rollouts by outcome; every outcome is named, so that 0 differs from unknown."""
     counts = dict.fromkeys(OUTCOMES, 0)
     for rollout in rollouts:
         counts[rollout.grade.outcome] += 1

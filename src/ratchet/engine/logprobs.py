@@ -42,7 +42,7 @@ class RowForward:
     """A way to compute rows. ``PLAIN`` is always right: one answer a row, all logits at once.
 
     With ``recompute`` our own decoder keeps each layer's input alone and computes the layer again in the backward pass;
-    transformers' layers are told so once and for all (``recompute.py``).
+    transformers' layers are set to it once (``recompute.py``).
     """
 
     rows: Literal["decoder", "packed", "plain"]

@@ -6,7 +6,7 @@ a token's ratio and advantage make of it) and a weight (what the sum is divided 
     loss      surrogate              weight of a token of answer i   source
     grpo      clipped_token_ratio    1 / (answers * |i|)             Shao et al. 2024, arXiv:2402.03300, section 4.1.1
     dapo      clipped_token_ratio    1 / tokens                      Yu et al. 2025, arXiv:2503.14476, section 3.3
-    dr_grpo   clipped_token_ratio    1 / (answers * longest answer)  Liu et al. 2025, arXiv:2503.20783, section 3.2
+    dr_grpo   clipped_token_ratio    1 / (answers * max tokens)      Liu et al. 2025, arXiv:2503.20783, section 3.2
     gspo      clipped_answer_ratio   1 / (answers * |i|)             Zheng et al. 2025, arXiv:2507.18071, section 4.1
     cispo     bounded_weight         1 / tokens                      MiniMax 2025, arXiv:2506.13585, section 3.1
 

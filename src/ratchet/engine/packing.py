@@ -1,6 +1,6 @@
 """Packing: a common prefix, several prompts that continue it, and their answers, in one row without padding.
 
-A prompt is computed once for all of its answers, and what all prompts of a row begin with (system prompt, worked
+A prompt is computed once for all of its answers, and what all prompts of a row begin with (system prompt, few-shot
 examples) once for all of them: C + p + A * R tokens instead of A * (C + p + R) for one prompt with A answers. Where
 answers to a prompt begin alike, as a policy that is fairly sure of itself writes them, what they share is computed once
 as well: they form a tree. Each token attends to its prefix, its prompt and its own answer alone, and positions restart

@@ -1,7 +1,7 @@
 """The policy: a frozen base model with a LoRA adapter, its chat template, and what its parts are called on disk.
 
 The reference policy of the KL term is the policy at the start of the run: for a new adapter, whose second factor is
-zero, that is the base model alone; for a run that goes on from an adapter, the base model with a frozen copy of it.
+zero, that is the base model alone; for a run that continues an adapter, the base model with a frozen copy of it.
 """
 
 import inspect
@@ -394,7 +394,7 @@ def with_start_adapter(model: Any, start: StartAdapter) -> PeftModel:
         raise ModelUnavailable(f"The adapter {start.path} does not fit the base model: {_reason(error)}") from error
     if any(isinstance(layer, LoraLayer) for layer in (model.get_input_embeddings(), model.get_output_embeddings())):
         raise ModelUnavailable(
-            f"The adapter {start.path} changes the base model's embeddings or output layer. Ratchet goes on from "
+            f"The adapter {start.path} changes the base model's embeddings or output layer. Ratchet continues "
             "adapters on the layers between them."
         )
     start.refuse_misfit(get_peft_model_state_dict(peft_model, adapter_name=ADAPTER, save_embedding_layers=False))

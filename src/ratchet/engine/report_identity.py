@@ -1,6 +1,6 @@
 """What a verifier report card holds for, and its key: how answers are scored, the data, the base model, the prompt.
 
-Whatever else a run sets (rounds, learning rate, limits, seeds, temperature, longest answer) leaves the key as it is.
+Whatever else a run sets (rounds, learning rate, limits, seeds, temperature, max answer tokens) leaves the key as it is.
 The adapter that a run starts from is part of it, since it is that model's answers which a report shows; which confirmed
 reports serve a run all the same is decided in ``service/reports.py``.
 """

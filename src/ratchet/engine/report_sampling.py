@@ -5,7 +5,7 @@
     probes       answers whose correct verdict is known (``readiness/probes.py``)
 
 Writes nothing: the service stores, shows and confirms the card. Left out on purpose: nothing is learned, validation
-and held-out prompts are not looked at, and the draws are none of the run's own.
+and held-out prompts are not read, and the draws are none of the run's own.
 """
 
 from collections.abc import Generator, Sequence

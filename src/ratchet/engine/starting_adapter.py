@@ -1,4 +1,4 @@
-"""The adapter that a run starts from, loaded: its weights as they are in its file, and what PEFT is told of it.
+"""The adapter that a run starts from, loaded: its weights as they are in its file, and its settings for PEFT.
 
 Whether a run may start from it was checked before (``readiness/start.py``); here it must still be the same, and fit the
 model as it was loaded.
@@ -57,7 +57,7 @@ def read_start(start: StartSettings) -> StartAdapter | None:
     Raises:
         NotFound: its folder is gone.
         Conflict: it is not, or no longer, the one that the settings name by its checksum.
-        ModelUnavailable: it is of a kind that cannot be gone on from, or holds a number that is not finite.
+        ModelUnavailable: it is of a kind that cannot be continued, or holds a number that is not finite.
     """
     if start.adapter is None:
         return None

@@ -1,4 +1,4 @@
-"""transformers and PEFT, imported without what only other kinds of work need; and what they say unasked, kept quiet.
+"""transformers and PEFT, imported without what only other kinds of work need; and their unwanted messages, kept quiet.
 
 Importing them loads bitsandbytes, torch's compiler, its sharded tensors and every loss of computer vision, whatever the
 job: two thirds of the time. Here each of these is loaded once it is used: bitsandbytes by ``load_bitsandbytes``, for

@@ -3,7 +3,7 @@
     round 0   score the starting adapter on the validation sample
     round n   take its share of the steps; score the validation sample; keep the adapter if it is the best
 
-A round is what is scored, stored and gone on from; the steps are the same however many rounds they are cut into. A
+A round is what is scored, stored and resumed from; the steps are the same however many rounds they are cut into. A
 score is the mean loss over the validation sample and, where the run has a verifier, the accuracy of greedy answers to
 it, as in rl. Rounds are ranked by accuracy, without a verifier by loss. Rows come in the order of a ``PromptStream``:
 each exactly once an epoch.
@@ -194,7 +194,7 @@ def _out_of_memory_told(loss: GivenLoss, rows: Sequence[EncodedPrompt]) -> Itera
         count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
         raise OutOfMemory(
             f"The update does not fit in this device's memory: a micro-batch of {count}, {loss.tokens(rows[-1])} "
-            f"tokens in the longest. Choose {smaller}Gradient checkpointing on, a shorter Training window with "
+            f"tokens in the longest. Choose {smaller}Gradient checkpointing on, a shorter Context length with "
             "Over-long rows leave_out, or a device with more memory.",
             "update",
         ) from error

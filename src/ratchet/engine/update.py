@@ -143,7 +143,7 @@ def same_sums_each_time() -> Iterator[None]:
     """
     mode = torch.get_deterministic_debug_mode()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    # On a GPU some kernels have no such form; there the promise is as good as theirs, and nobody is told each time.
+    # On a GPU some kernels have no such form; there the promise is as good as theirs, and it is not reported each time.
     # By the debug mode: ``use_deterministic_algorithms`` sets the very same, and loads torch's compiler to tell it.
     torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ start at first, so that small gains add up), and the verdict on the held-out hal
 loop that gains nothing in at most ALPHA = 5 % of loops. Half of that goes to the held-out verdict (a two-sided test at
 5 % says "better" by chance in 2.5 %). The other half is shared by the rounds: round r may spend 1 / (r (r + 1)) of it,
 which sums to 1 however many rounds there are (Bonferroni, whatever rounds have in common; spent as in a trial that is
-looked at again and again, Lan and DeMets 1983, Biometrika 70). So a loop that is given more rounds changes nothing that
+inspected repeatedly, Lan and DeMets 1983, Biometrika 70). So a loop that is given more rounds changes nothing that
 was said of it. Each round is tested once, exactly where answers are right or wrong, and an anchor that won by luck only
 makes the next test harder. Scores, changes, BEST and "target reached" are what was observed on the selection half: none
 of them says that something got better, and the words around them must not either.
@@ -234,7 +234,7 @@ def _check(rounds: Sequence[LoopRound]) -> None:
 
 
 def _unfinished(last: LoopRound, rounds: Sequence[LoopRound]) -> Decision:
-    """The next job of a round that is not over and has none at work."""
+    """The next job of a round that is not over and has none running."""
     if last.number > 0 and last.run == "none":
         return TrainRound(round=last.number, on_top_of=_best(rounds).number)
     return BenchmarkRound(round=last.number, attempt=last.tries + 1)

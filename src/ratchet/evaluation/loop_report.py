@@ -2,7 +2,7 @@
 
 The best of several noisy scores is best partly by luck, so the score on the selection half is inflated. The held-out
 half had no part in the selection: its verdict is the loop's claim, and the difference of the two gains is the selection
-bias. Pure: the caller brings the scores of the held-out half, which nobody has looked at before. See
+bias. Pure: the caller brings the scores of the held-out half, which was not evaluated before. See
 ``loop_decisions.py`` for what a loop may claim.
 """
 

@@ -47,7 +47,7 @@ _CHECK_VERIFIER = "Check the verifier."
 
 
 class CurveEnds(Record):
-    """A curve that speaks for a diagnosis, with its first and last value over the rounds that were looked at."""
+    """A curve that speaks for a diagnosis, with its first and last value over the rounds that were compared."""
 
     name: str
     first_round: int

@@ -4,7 +4,7 @@
     trends     over all rounds or their latter half, from eight rounds on: entropy, length, ratios, watch metric,
                validation against training
 
-A diagnosis needs both a size that matters and a test that says it is not chance, since a run is looked at after each
+A diagnosis needs both a size that matters and a test that says it is not chance, since a run is diagnosed after each
 of its rounds. Every threshold stands below with its reason. Left out on purpose: nothing here ends a run.
 """
 
@@ -47,7 +47,7 @@ MOST_CLIPPED, MOST_CLIPPED_GSPO = 0.3, 0.6
 MOST_IMPORTANCE_OFF, MOST_CAPPED = 0.25, 0.05
 # Gradient norms differ by half from round to round; five times the early ones is another regime.
 NORM_FACTOR = 5.0
-# With hardly a group in twenty that teaches anything a round is nearly all in vain. So many groups are looked at.
+# With hardly a group in twenty that teaches anything a round is nearly all in vain. The number of groups compared.
 DEAD_SIGNAL_SHARE, DEAD_SIGNAL_GROUPS = 0.05, 30
 MOSTLY = 0.5
 # Of the peak, and in accuracy: what validation must lose to be called collapsed. The peak is the best of many, so that

@@ -2,7 +2,7 @@
 
     KEY/
       report.json        the card
-      report.html        the same as a page
+      report.html        its HTML version
       confirmation.json  who has read it, if anyone
 
 They hold texts of prompts and answers, so folders and files are readable by their owner alone. Files are written to a

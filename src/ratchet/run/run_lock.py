@@ -28,7 +28,7 @@ def take(path: Path, inherited: int | None = None) -> int | None:
         OSError: the file cannot be made, or what was handed down is another file.
     """
     descriptor = _handed_down(path, inherited) if inherited is not None else _opened(path)
-    # Whoever asks whether the run is at work holds the lock for an instant: that is waited for.
+    # Whoever asks whether the run is running holds the lock for an instant: that is waited for.
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_SECONDS)

@@ -181,7 +181,7 @@ class Sandbox:
 
         The first process inside is killed, not bwrap: that would leave a zombie to the machine's first process,
         which in a container may be the trainer itself. For the same reason the command is the first process inside
-        (``--as-pid-1``): bwrap's own would be left behind by a command that ends by itself.
+        (``--as-pid-1``): bwrap's own would be left behind by a command that exits on its own.
         """
         # Also where bwrap has ended: killed while it sets up, it leaves a child that waits for a word from it for ever.
         self.stop()

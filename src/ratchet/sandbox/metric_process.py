@@ -29,7 +29,7 @@ class MetricProcess:
         metric: What to load.
         limits: For loading and for each answer.
         check: Whether to look at the metric first, in a child that is watched: how it loads, and its function.
-        watch: Is told of the sandbox as soon as there is one, to be able to stop it.
+        watch: Receives the sandbox as soon as there is one, to be able to stop it.
 
     Raises:
         SandboxUnavailable: the sandbox does not start.

@@ -10,7 +10,7 @@ It is handed into the sandbox as a file and runs there under the system's Python
 
 Each child starts from the metric as it was loaded, so no answer sees what another left behind. It can start neither
 process nor thread, and finds no other descriptor than its own. What it prints is counted and thrown away. A failure is
-told by its kind, the class of the exception and the line of the metric: never by the exception's own words, which may
+reported by its kind, the class of the exception and the line of the metric: never by the exception's own words, which may
 hold the answer, be 100 MB long, or never end.
 """
 

@@ -85,7 +85,7 @@ def start_worker(
     Args:
         script: Name of the file.
         limits: What it may use.
-        watch: Is told of the sandbox before the wait, to be able to stop it.
+        watch: Receives the sandbox before the wait, to be able to stop it.
 
     Raises:
         SandboxUnavailable: no hello came.

@@ -3,7 +3,7 @@
 Each process has a thread here that starts it, feeds it and ends it, since a sandbox lives no longer than the thread
 that started it. Calls that wait while the processes are busy are taken together, up to a batch.
 
-    a job's own failure          is its result; the process goes on with the next job
+    a job's own failure          is its result; the process takes the next job
     the process ends or hangs    the job it was at fails; the rest of the batch goes to a new process
     it starts but cannot work    the job at hand takes that as its result, so that failures end the run and not a loop
     no process three times       SandboxUnavailable for every caller: the machine's fault, not a failure of a job
@@ -162,7 +162,7 @@ class _State(Generic[Job, Result]):
             if self._is_over():
                 return []
             self._idle -= 1
-            # What is waiting is shared with the threads that could be at work, not taken by the first.
+            # What is waiting is shared with the threads that could work, not taken by the first.
             fair = -(-len(self._waiting) // len(self._threads))
             return [self._waiting.popleft() for _ in range(min(self.kind.batch, fair))]
 

@@ -68,7 +68,7 @@ class MachineReport:
 
 
 def examine(waiting_for: Callable[[str], None] = lambda what: None) -> MachineReport:
-    """Look at this machine. ``waiting_for`` is told what takes a moment: loading torch, in a process of its own."""
+    """Look at this machine. ``waiting_for`` gets what takes a moment: loading torch, in a process of its own."""
     page = os.sysconf("SC_PAGE_SIZE")
     home = ratchet_home()
     # To see what it would compute on; meanwhile the sandbox is tried.

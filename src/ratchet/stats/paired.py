@@ -119,7 +119,7 @@ def tango(fixed: float, broken: float, total: int) -> tuple[float, float]:
     """Score interval of a difference of paired shares (Tango 1998, Stat. Med. 17, 891-908).
 
     Its ends are the differences d at which ``(fixed - broken - n d) / sqrt(n (2 q + d (1 - d)))`` is 1.96 and -1.96,
-    where q is the likeliest share of broken questions if the difference is d, the root of a quadratic. Its width is
+    where q is the most likely share of broken questions if the difference is d, the root of a quadratic. Its width is
     never zero, and it covers 95 % also where few questions differ and the usual normal interval does not.
 
     Args:

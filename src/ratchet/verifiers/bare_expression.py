@@ -107,7 +107,7 @@ def _is_cut(run: str, before: str, after: str) -> bool:
 
 
 def _belongs(symbol: str, *, is_adjacent: bool) -> bool:
-    """Whether a character beside a run makes it part of something larger. ASCII is looked at elsewhere."""
+    """Whether a character beside a run makes it part of something larger. ASCII is handled elsewhere."""
     if not symbol or symbol.isascii() or symbol in _SEPARATORS:
         return False
     is_operator = "\u2200" <= symbol <= "\u22ff" or symbol in "±‰\N{FRACTION SLASH}" + _VULGAR
@@ -117,7 +117,7 @@ def _belongs(symbol: str, *, is_adjacent: bool) -> bool:
 
 
 def _continues(run: str, before: str) -> bool:
-    """Whether a run goes on with an expression that began in words: sqrt(2), pi/2, alpha + 2."""
+    """Whether a run continues an expression that began in words: sqrt(2), pi/2, alpha + 2."""
     if before[-1:].isalnum() and (run[0] in "([/^*+_" or _SPACED_OPERATOR.match(run)):
         return True
     return _NAME_BEFORE.search(before) is not None

@@ -4,7 +4,7 @@ One answer at a time goes to a worker, over a socket that is its standard input 
 moment a worker has the answer, so neither waiting nor starting uses it up.
 
 Workers are fresh interpreters, not forks: a fork of a process with torch and its threads loaded may hang, and would
-copy its memory. They end by themselves when this process dies in any way that leaves it no time to end them.
+copy its memory. They exit when this process dies in any way that leaves it no time to end them.
 """
 
 import json

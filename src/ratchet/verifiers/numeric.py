@@ -27,7 +27,7 @@ _NUMBER = re.compile(
     "((?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?:[\u00a0\u202f][0-9]{3})+)|[0-9]+)(?:\\.[0-9]*)?|\\.[0-9]+)"
     "(?:[eE]([-+\N{MINUS SIGN}]?[0-9]+))?"
 )
-# What is smaller is told from 0 by its sign alone: 1e-999999999 as a fraction would not fit into memory. A ground truth
+# What is smaller differs from 0 by its sign alone: 1e-999999999 as a fraction would not fit into memory. A ground truth
 # that small is refused, so nothing compares otherwise for it.
 _SMALLEST_EXPONENT, _SMALLEST_TRUTH_EXPONENT = -1_000, -400
 _SMALLEST = Fraction(1, 10**-_SMALLEST_EXPONENT)

@@ -40,7 +40,7 @@ def validator(schema: dict[str, Any]) -> Any:
 
 def _refuse_unusable(schema: dict[str, Any]) -> None:
     """Raise BadSchema for what would only come to light on an answer, or never. Takes $schema out."""
-    # jsonschema would go on with a validator of its own, without our keywords, below a $schema.
+    # jsonschema would continue with a validator of its own, without our keywords, below a $schema.
     if str(schema.pop("$schema", _DIALECT)).rstrip("#") != _DIALECT:
         raise BadSchema("names a draft other than 2020-12 in $schema")
     try:

@@ -47,7 +47,7 @@ class StructuredJsonVerifier(KindSettings):
         alias="schema",
         label="JSON schema",
         help="A JSON Schema (draft 2020-12) that answers must follow, else they score 0. A row's own column schema "
-        "goes before it. Empty: any JSON.",
+        "takes precedence. Empty: any JSON.",
     )
     fields: Annotated[tuple[Name, ...], Field(max_length=1_000)] = setting(
         (),

@@ -47,7 +47,7 @@ class Following:
             diagnoses = examine(progress.records, self._config).diagnoses
             found: dict[str, str] = {diagnosis.code: diagnosis.sentence for diagnosis in diagnoses}
         except Exception as error:  # a run must not end because nobody can say how it goes
-            log.warning("the run's health could not be looked at (%s)", type(error).__name__)
+            log.warning("the run's health could not be diagnosed (%s)", type(error).__name__)
             found = {}
         self._note(found | _watch_failures(progress.records[-1], self._config))
         if self._session.trackers:

@@ -79,7 +79,7 @@ class Trackers:
         self._running = {}
 
     def let_go(self) -> None:
-        """Leave the trackers to end by themselves, as where a second Ctrl-C ends the session but not the process."""
+        """Leave the trackers to stop on their own, as where a second Ctrl-C ends the session but not the process."""
         for started in self._running.values():
             if started.process.stdin:
                 with suppress(OSError):

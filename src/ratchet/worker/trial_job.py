@@ -1,6 +1,6 @@
 """A trial as a worker runs it: set up as the full run is, measured, stored, and ended without an adapter.
 
-What is measured is ``engine/trial.py``; what it means, ``engine/prediction.py``. A trial that is cut short leaves the
+What is measured is ``engine/trial.py``; what it means, ``engine/prediction.py``. An interrupted trial leaves the
 phases that it measured and what to fix first.
 """
 
@@ -121,7 +121,7 @@ def _holds_for(prepared: Prepared) -> HoldsFor:
 
 
 def _save(session: Session, engine: Engine, measured: Measured) -> None:
-    """Do what stores a round, in the same order, and leave the answers alone: nothing may go on from a trial."""
+    """Do what stores a round, in the same order, and leave the answers alone: nothing may continue a trial."""
     folder = session.folder
     folder.write_rollouts(1, (rollout_row(group) for group in measured.groups))
     nothing = Validation(prompts=0, accuracy=0.0, reward=0.0, outcomes={})
@@ -152,7 +152,7 @@ def _given_up(session: Session, ending: Ending, log: PhaseLog) -> str:
     what = "before anything was measured" if took is None else f"{took.name} took {took.seconds:.0f} seconds of it"
     return (
         f"The trial's {limit / 60:.3g} minutes, the lower of Trial minutes and Time limit, were over: {what}. Raise "
-        "Trial minutes, or choose a shorter Longest answer or fewer Answers per prompt."
+        "Trial minutes, or choose lower Max answer tokens or fewer Answers per prompt."
     )
 
 

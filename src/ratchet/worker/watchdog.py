@@ -6,7 +6,7 @@ While a run sets up (data, model, budgets: nothing asks there) it also counts th
 least a megabyte in each look: a long load moves, one that hangs does not. Processor time never counts: waiting for a
 dead GPU takes all of it.
 
-Where the main thread still answers, the run stops cleanly: it is told by a signal, which also wakes it from
+Where the main thread still answers, the run stops cleanly: a signal tells it, which also wakes it from
 waiting. Where it does not, hung in native code, the thread closes the run from outside and ends the whole process with
 the exit code of the task: nothing less stops native code.
 """

@@ -1,7 +1,7 @@
 """What the sampler asks of a model: a batch of rows that each hold a prompt and what was written after it.
 
 One protocol between the bookkeeping of sampling (``in_process``) and the ways to compute it. A batch knows no
-requests, limits, random numbers or ends; it is told which rows to begin, to go on with and to let go of.
+requests, limits, random numbers or ends; the caller says which rows to begin, continue and drop.
 
 Dimensions: b rows, V vocabulary.
 """
@@ -19,7 +19,7 @@ class DecodingBatch(Protocol):
     ``logits`` is (b, V), one row each in the order in which the rows came; it is read after ``admit`` and ``advance``,
     not between ``keep`` and the ``advance`` or ``admit`` that follows.
 
-    A batch that ``branches`` can go on from one row in several ways, so answers that have written the same so far are
+    A batch that ``branches`` can continue one row in several ways, so answers that have written the same so far are
     one row to it.
     """
 
@@ -34,7 +34,7 @@ class DecodingBatch(Protocol):
 
         Args:
             prompts: What ``prefill`` returned. It may be admitted from again later.
-            owners: For each new row which of these prompts it goes on from; a prompt may have several.
+            owners: For each new row which of these prompts it continues; a prompt may have several.
         """
 
     def keep(self, staying: Tensor) -> None:

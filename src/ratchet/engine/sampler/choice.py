@@ -114,7 +114,7 @@ def make_sampler(
         policy: What to sample with.
         settings: vLLM's memory share.
         sampling_tokens: Prompt and answer tokens held at a time.
-        window_tokens: The longest prompt with the longest answer.
+        window_tokens: The longest prompt plus Max answer tokens.
         note: Told, in a sentence, when an engine had to be started again.
     """
     if backend == "in_process":

@@ -7,7 +7,7 @@ seldom. Layers that look back over a window take the same step with a mask of th
 
 Left out: prompts, which have all shapes; models that wait for the device within a step (experts that are chosen by a
 token's router, rotary frequencies that follow the longest row), quantized weights (what their kernels do was not
-looked at), layers that read another one's keys and values, and attention that reads no mask of ours (flash, flex).
+inspected), layers that read another one's keys and values, and attention that reads no mask of ours (flash, flex).
 
 How far this was tried: the step, run on the CPU without a graph, against the step of changing shapes. ``CudaGraphs``
 itself has not been run on a GPU yet; its tests replace CUDA by recorders.

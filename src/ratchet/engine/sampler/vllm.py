@@ -1,7 +1,7 @@
 """The vLLM sampler: answers written by a vLLM engine that shares the machine, and the GPU, with the update.
 
 The engine is in this process and holds the base model; the policy's adapter reaches it as a folder under a new number
-whenever it has changed: under an old number vLLM goes on with the weights it has. Before a folder is handed over its
+whenever it has changed: under an old number vLLM keeps the weights it has. Before a folder is handed over its
 files are read back, since an adapter that cannot be read leaves the engine spinning. After any fault the engine is
 thrown away, started again, and asked for what was missing: every answer has a seed of its own, so the second try
 continues where the first one ended. A second fault in the same call ends the run.
@@ -151,7 +151,7 @@ class VllmSampler:
         if is_out_of_memory(cause):
             raise OutOfMemory(
                 "Sampling with vLLM does not fit in this device's memory. Choose fewer Answers per prompt, a shorter "
-                f"Longest answer, {self._memory_remedy} or a device with more memory, or {_WITHOUT}.",
+                f"Max answer tokens, {self._memory_remedy} or a device with more memory, or {_WITHOUT}.",
                 "sampling",
             ) from cause
         if tries == _TRIES:
@@ -305,7 +305,7 @@ class VllmSampler:
                 ) from error
             raise SamplerFailed(
                 f"vLLM does not start: {_first_line(error)}. If that speaks of memory, choose {self._memory_remedy} or "
-                f"a shorter Longest answer; else {_WITHOUT}."
+                f"lower Max answer tokens; else {_WITHOUT}."
             ) from error
 
     def _engine_arguments(self) -> dict[str, Any]:

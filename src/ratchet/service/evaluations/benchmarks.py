@@ -56,7 +56,7 @@ class ListedBenchmark:
 
 
 class _BuiltIn(NamedTuple):
-    """A benchmark that comes with Ratchet; ``load`` takes path and revision, None of the one of made-up problems."""
+    """A benchmark that comes with Ratchet; ``load`` takes path and revision, None for the synthetic one."""
 
     verifier: VerifierSettings
     instruction: Callable[[FormatKind], str]

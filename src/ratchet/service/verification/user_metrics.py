@@ -108,7 +108,7 @@ def with_source(config: RunConfig, *, is_new_run: bool = True) -> RunConfig:
     A composite's and those of the watch metric too.
 
     Settings that bring the source of a metric which is not kept here, such as those of another machine's run, stay as
-    they are. Where no run is meant, but answers or data that are looked at, so do all that bring a source, and an
+    they are. Where no run is meant, but answers or data are checked, so do all that bring a source, and an
     archived version is as good as any.
 
     Raises:
