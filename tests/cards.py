@@ -1,6 +1,6 @@
 """Verifier report cards made by hand, for those who store, show and confirm them."""
 
-from ratchet.run.report_card import MadeWith, ProbeResult, Probes, PromptScores, ReportCard, WorthReading
+from ratchet.run.report_card import CardSetup, ProbeResult, Probes, PromptScores, ReportCard, WorthReading
 
 KEY = "0123456789abcdef" * 2
 
@@ -12,7 +12,7 @@ def made(**changes):
         "model_name": "tiny", "source": "math_pairs", "training_prompts": 32, "temperature": 1.0, "top_p": 1.0,
         "top_k": 0, "max_answer_tokens": 32, "seed": 0, "device": "cpu", "versions": {"torch": "2"},
     }  # fmt: skip
-    return MadeWith(**{**fields, **changes})
+    return CardSetup(**{**fields, **changes})
 
 
 def worth(text="56", **changes):

@@ -19,7 +19,7 @@ from ratchet.evaluation.scores import scores_of
 from ratchet.files import ratchet_home, write_atomically
 from ratchet.models.adapter_files import weights_sha256
 from ratchet.models.model_files import locate
-from ratchet.run.end_stalled_run import close_from_outside
+from ratchet.run.end_stalled_run import close_stalled_run
 from ratchet.run.endings import AT_WORK
 from ratchet.run.events import Answered, Planned, RoundDone, RunEnded, RunStarted, Scored
 from ratchet.run.records import RoundRecord, Seconds, Validation
@@ -152,7 +152,7 @@ class Stage:
         for run in self.store.all(statuses=AT_WORK):
             folder = RunFolder(run.folder)
             if folder.stop_path.exists():
-                close_from_outside(folder, "stopped", "Stopped as asked.")
+                close_stalled_run(folder, "stopped", "Stopped as asked.")
                 ingest(self.store, run, folder)
 
     def first_round(self, run):

@@ -10,7 +10,7 @@ from ratchet.engine.sampler.choice import choose
 from ratchet.errors import InvalidSetting
 from ratchet.models.model_files import ModelFiles
 from ratchet.readiness import device_checks
-from ratchet.readiness.device_checks import refuse_absent_sampler
+from ratchet.readiness.device_checks import refuse_missing_sampler
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps")
 FOLDER = ModelFiles("m", "/models/m", None, "sha256:0")
@@ -119,10 +119,10 @@ def test_in_process_is_in_process_whatever_is_there(installed, gpu):
 
 
 def test_vllm_that_is_not_installed_is_refused_at_once_with_how_to_install_it(absent):
-    for call in (lambda s: refuse_absent_sampler(s), lambda s: choose(s, CPU, FOLDER, "none")):
+    for call in (lambda s: refuse_missing_sampler(s), lambda s: choose(s, CPU, FOLDER, "none")):
         with pytest.raises(
             InvalidSetting, match=r"pip install 'ratchet-rl\[vllm\]', or choose Generation backend in_process"
         ):
             call(SamplerSettings(backend="vllm"))
-    refuse_absent_sampler(SamplerSettings())
-    refuse_absent_sampler(SamplerSettings(backend="in_process"))
+    refuse_missing_sampler(SamplerSettings())
+    refuse_missing_sampler(SamplerSettings(backend="in_process"))

@@ -56,7 +56,7 @@ def test_loading_bitsandbytes_fetches_no_kernels_and_is_silent(tmp_path):
 
 
 def test_a_package_that_is_hidden_cannot_be_imported_and_comes_back():
-    with third_party._absent("json"):
+    with third_party._hidden("json"):
         assert importlib.util.find_spec("json") is None
         with pytest.raises(ImportError):
             importlib.import_module("json")

@@ -10,7 +10,7 @@ import pytest
 
 from ratchet import worker
 from ratchet.errors import DiskFull
-from ratchet.run.end_stalled_run import adapter_checksum, close_from_outside
+from ratchet.run.end_stalled_run import adapter_checksum, close_stalled_run
 from ratchet.run.events import Listener, Note, RunStarted, parse_event
 from ratchet.run.run_folder import RunFolder
 
@@ -42,7 +42,7 @@ def dead(finished, tmp_path):
 
 
 def test_a_dead_run_is_closed_like_its_worker_would_have(dead, finished):
-    event = close_from_outside(dead, "stalled", "Nothing moved for 30 minutes.")
+    event = close_stalled_run(dead, "stalled", "Nothing moved for 30 minutes.")
     own = ended(finished)
     assert event == parse_event(ended(dead))
     assert (event.status, event.ending) == ("stopped_early", "stalled")
@@ -57,14 +57,14 @@ def test_a_dead_run_is_closed_like_its_worker_would_have(dead, finished):
 
 def test_a_run_that_has_ended_stays_as_it_is(finished):
     events = list(journal(finished))
-    assert close_from_outside(finished, "stalled", "Nothing moved.") == parse_event(events[-1])
+    assert close_stalled_run(finished, "stalled", "Nothing moved.") == parse_event(events[-1])
     assert list(journal(finished)) == events
 
 
 def test_a_resumed_run_is_closed_anew(dead):
-    close_from_outside(dead, "stopped", "Stopped as asked.")
+    close_stalled_run(dead, "stopped", "Stopped as asked.")
     dead.append_event(RunStarted(run=dead.run_id, resumed=True))
-    assert close_from_outside(dead, "error", "The worker died three times.").ending == "error"
+    assert close_stalled_run(dead, "error", "The worker died three times.").ending == "error"
     assert ended(dead)["status"] == "failed"
 
 
@@ -73,7 +73,7 @@ def test_what_the_checkpoint_knows_and_the_journal_lacks_is_entered_and_what_it_
     shutil.copy(dead.rollouts_file(1), dead.rollouts_file(4))
     with dead.events_path.open("a") as file:
         file.write('{"torn')
-    event = close_from_outside(dead, "stalled", "Nothing moved.")
+    event = close_stalled_run(dead, "stalled", "Nothing moved.")
     assert [record["round"] for record in records(dead)] == [0, 1, 2, 3]
     assert event.rounds_done == 3
     assert not dead.rollouts_file(4).exists()
@@ -82,11 +82,11 @@ def test_what_the_checkpoint_knows_and_the_journal_lacks_is_entered_and_what_it_
 def test_a_run_without_round_zero_fails_and_one_that_was_stopped_is_cancelled(tmp_path):
     folder = RunFolder.create(small(), tmp_path / "run")
     folder.append_event(RunStarted(run=folder.run_id, resumed=False))
-    event = close_from_outside(folder, "stalled", "Nothing moved.", seconds=12.34567)
+    event = close_stalled_run(folder, "stalled", "Nothing moved.", seconds=12.34567)
     assert (event.status, event.adapter_sha256, event.seconds) == ("failed", None, 12.346)
     assert "no adapter to keep" in event.message
     other = RunFolder.create(small(), tmp_path / "other")
-    assert close_from_outside(other, "stopped", "Stopped as asked.").status == "cancelled"
+    assert close_stalled_run(other, "stopped", "Stopped as asked.").status == "cancelled"
 
 
 def best_changes(folder):
@@ -112,7 +112,7 @@ def test_an_adapter_that_a_kill_left_beside_its_place_is_put_there(moment, finis
     monkeypatch.setattr(RunFolder, "put_adapter", killed)
     with pytest.raises(Killed):
         worker.run(folder)
-    event = close_from_outside(folder, "stalled", "Nothing moved.")
+    event = close_stalled_run(folder, "stalled", "Nothing moved.")
     assert (event.best_round, event.rounds_done) == (number, number)
     assert event.adapter_sha256 == hashlib.sha256(adapter_bytes(folder)).hexdigest()
     assert not list(folder.path.glob(".adapter*"))
@@ -121,13 +121,13 @@ def test_an_adapter_that_a_kill_left_beside_its_place_is_put_there(moment, finis
 def test_a_staged_adapter_of_a_round_that_never_was_safe_is_not_kept(dead):
     before = adapter_bytes(dead)
     dead.stage_adapter({"adapter_model.safetensors": before[:-4] + b"\x00\x00\x80\x3f", "adapter_config.json": b"{}"})
-    close_from_outside(dead, "stalled", "Nothing moved.")
+    close_stalled_run(dead, "stalled", "Nothing moved.")
     assert adapter_bytes(dead) == before
 
 
 def test_a_damaged_checkpoint_leaves_journal_and_adapter_to_go_by(dead):
     dead.checkpoint_path.write_bytes(b"\xff" * 40)
-    event = close_from_outside(dead, "stalled", "Nothing moved.")
+    event = close_stalled_run(dead, "stalled", "Nothing moved.")
     assert (event.status, event.rounds_done) == ("stopped_early", 3)
     assert event.adapter_sha256 == adapter_checksum(dead)
 
@@ -137,15 +137,15 @@ def test_a_full_disk_costs_the_event_alone(dead, monkeypatch):
         raise DiskFull("full")
 
     monkeypatch.setattr(RunFolder, "append_event", full)
-    event = close_from_outside(dead, "stalled", "Nothing moved.")
+    event = close_stalled_run(dead, "stalled", "Nothing moved.")
     assert (event.status, event.best_round) == ("stopped_early", records(dead)[-1]["best_round"])
 
 
 def test_closing_from_outside_loads_no_torch(dead):
     code = (
-        "import sys, json\nfrom pathlib import Path\nfrom ratchet.run.end_stalled_run import close_from_outside\n"
+        "import sys, json\nfrom pathlib import Path\nfrom ratchet.run.end_stalled_run import close_stalled_run\n"
         "from ratchet.run.run_folder import RunFolder\n"
-        "event = close_from_outside(RunFolder(Path(sys.argv[1])), 'stalled', 'Nothing moved.')\n"
+        "event = close_stalled_run(RunFolder(Path(sys.argv[1])), 'stalled', 'Nothing moved.')\n"
         "print(json.dumps([event.status, [n for n in ('torch', 'safetensors') if n in sys.modules]]))"
     )
     done = subprocess.run([sys.executable, "-c", code, dead.path], capture_output=True, text=True, check=True)

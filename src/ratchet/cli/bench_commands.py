@@ -87,14 +87,14 @@ def add(source: str, name: str | None, as_json: bool, flags: dict[str, str], **c
 
 
 def _add_dataset(source: str, name: str | None, chosen: dict[str, Any], flags: dict[str, str]) -> AddedBenchmark:
-    own = ("description", "config", "system_prompt", "worked_examples", "max_answer_tokens", "main")
+    own = ("description", "config", "system_prompt", "few_shot_examples", "max_answer_tokens", "main")
     _refuse_others(chosen, {}, "dataset", own)
     if name is None:
         raise click.UsageError("Give --name, the name of the benchmark.")
     settings = _settings(chosen, flags)
     prompt, examples = settings.prompt, settings.prompt.few_shot_examples
     if isinstance(examples, int) and examples:
-        raise click.UsageError("--worked-examples is a number; list them, [{user: ..., assistant: ...}].")
+        raise click.UsageError("--few-shot-examples is a number; list them, [{user: ..., assistant: ...}].")
     choices = benchmarks.Choices(
         harness=Harness(
             system_prompt=prompt.system_prompt,
@@ -110,7 +110,7 @@ def _add_dataset(source: str, name: str | None, chosen: dict[str, Any], flags: d
 
 def _settings(chosen: dict[str, Any], flags: dict[str, str]) -> RunConfig:
     """Verifier, reward and prompt as they are given, in a run's settings or by flags; not filled in."""
-    prompt = {f"prompt.{key}": chosen[key] for key in ("system_prompt", "worked_examples") if chosen[key] is not None}
+    prompt = {f"prompt.{key}": chosen[key] for key in ("system_prompt", "few_shot_examples") if chosen[key] is not None}
     return build(read_file(chosen["config"]) if chosen["config"] else {}, {**flags, **prompt})
 
 

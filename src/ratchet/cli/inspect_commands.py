@@ -72,7 +72,7 @@ def inspect(
     emit(as_json, {**fields, "report": report.card.model_dump(mode="json")}, print_state)
 
 
-def asking(live: Live, start: StartOptions) -> Callable[[Report], Consent | None] | None:
+def confirmation(live: Live, start: StartOptions) -> Callable[[Report], Consent | None] | None:
     """How a report is confirmed: by the flag, by a question on a terminal, or, without one, not at all."""
     override = start.override_report
     if start.inspected:

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from ratchet.cli.faults import EXIT_TASK, tell
-from ratchet.cli.inspect_commands import asking
+from ratchet.cli.inspect_commands import confirmation
 from ratchet.cli.interrupts import interruptible
 from ratchet.cli.live import Live
 from ratchet.cli.options import StartOptions, chart_option, json_option, project_option, report_option, settings_of
@@ -121,7 +121,7 @@ def read_source(
         UsageError: nothing is named.
     """
     with Live(console, None) as live:
-        ask, on_progress = asking(live, start), live.on_progress
+        ask, on_progress = confirmation(live, start), live.on_progress
         if source is not None and not Path(source).is_file():
             return job_settings.source_of_run(
                 source, flags, from_adapter=from_adapter, ask=ask, on_progress=on_progress

@@ -10,7 +10,7 @@ import click
 
 from ratchet import service
 from ratchet.cli.faults import EXIT_OURS, EXIT_TASK, exit_code, fault, tell
-from ratchet.cli.inspect_commands import asking
+from ratchet.cli.inspect_commands import confirmation
 from ratchet.cli.live import Live
 from ratchet.cli.options import StartOptions
 from ratchet.cli.output import console_for, note, plain
@@ -53,7 +53,7 @@ def launch(
             settings,
             start.out,
             against=against,
-            ask=asking(live, start),
+            ask=confirmation(live, start),
             on_launch=_announcing(live, trial),
             on_progress=live.on_progress,
             origin=origin,
@@ -78,7 +78,7 @@ def follow_start(
             start.out,
             listeners=[live.listener],
             against=against,
-            ask=asking(live, start),
+            ask=confirmation(live, start),
             on_launch=_announcing(live, trial),
             origin=origin,
         )

@@ -13,7 +13,7 @@ _SOURCE_HELP = (
 )
 _OVERLONG_LABEL = "Over-long rows"
 _OVERLONG_HELP = (
-    "Rows whose prompt and longest answer exceed the context length: refuse the run and name the first one, or "
+    "Rows whose prompt plus Max answer tokens exceed the context length: refuse the run and name the first one, or "
     "leave_out, which drops and counts them."
 )
 

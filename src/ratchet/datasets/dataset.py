@@ -88,7 +88,7 @@ def offered_tools(prompt: Prompt) -> list[Any] | None:
     return [{"type": "function", "function": tool} if bare else tool for tool, bare in zip(tools, is_bare, strict=True)]
 
 
-def worked_examples(settings: PromptSettings, dataset: Dataset) -> tuple[WorkedExample, ...]:
+def few_shot_examples(settings: PromptSettings, dataset: Dataset) -> tuple[WorkedExample, ...]:
     """The examples to show: the user's own, or the first ones of the source.
 
     Raises:

@@ -25,9 +25,9 @@ from ratchet.readiness import (
     window_of,
 )
 from ratchet.readiness.device_checks import (
-    refuse_absent_sampler,
-    refuse_absent_trackers,
-    refuse_absent_trl,
+    refuse_missing_sampler,
+    refuse_missing_trackers,
+    refuse_missing_trl,
     refuse_impossible_quantization,
 )
 from ratchet.readiness.step_counts import with_rounds
@@ -78,13 +78,13 @@ def prepare(config: RunConfig, function: Callable[..., Any] | None = None, rows:
         with faults.gathered():
             device = chosen_device(config.device).type
         with faults.gathered():
-            refuse_absent_sampler(config.sampler)
+            refuse_missing_sampler(config.sampler)
         with faults.gathered():
             refuse_impossible_quantization(config.quantization, device)
         with faults.gathered():
-            refuse_absent_trl(config.objective)
+            refuse_missing_trl(config.objective)
         with faults.gathered():
-            refuse_absent_trackers(config.trackers)
+            refuse_missing_trackers(config.trackers)
         if rows is None:
             rows = open_rows(_with_loss(config, faults), function, faults)
         faults.raise_any()

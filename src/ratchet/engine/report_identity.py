@@ -14,19 +14,19 @@ from ratchet.config.renames import first_names
 from ratchet.engine.policy import device_name, pinned_commit
 from ratchet.engine.prepare import Prepared
 from ratchet.models.model_files import SMOLLM2, ModelFiles
-from ratchet.run.report_card import SAMPLED_WITH, MadeWith
+from ratchet.run.report_card import SAMPLED_WITH, CardSetup
 
 _SCHEME = 1  # to be raised when what goes into a key changes
 _KEY_DIGITS = 32
 _VERSIONS = ("ratchet-rl", "torch", "transformers")
 
 
-def made_with(prepared: Prepared) -> MadeWith:
+def made_with(prepared: Prepared) -> CardSetup:
     """What a report of this run is made with."""
     config = prepared.config
     if config.verifier is None:
         raise ValueError("the settings are not resolved")
-    return MadeWith(
+    return CardSetup(
         verifier=config.verifier.model_dump(mode="json"),
         # Shaping is part of how an answer is scored; the reason for its weight is a remark.
         reward=config.reward.model_dump(mode="json", exclude={"format_reason"}),
@@ -45,7 +45,7 @@ def made_with(prepared: Prepared) -> MadeWith:
     )
 
 
-def report_key(made: MadeWith) -> str:
+def report_key(made: CardSetup) -> str:
     """Return the key under which a report is stored and confirmed: 32 hexadecimal digits."""
     parts = made.model_dump(include={"verifier", "reward", "data", "model", "quantization", "prompt"})
     if made.start:  # keys of the base model alone are as they always were
@@ -54,7 +54,7 @@ def report_key(made: MadeWith) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS]
 
 
-def set_up_key(made: MadeWith) -> str:
+def set_up_key(made: CardSetup) -> str:
     """Return the key of the report on the base model alone: the same for all adapters that a run may start from."""
     return report_key(made.model_copy(update={"start": ""}))
 

@@ -45,7 +45,7 @@ def load_libraries() -> None:
         with ExitStack() as stack:
             for package in _UNUSED:
                 if package not in sys.modules:
-                    stack.enter_context(_absent(package))
+                    stack.enter_context(_hidden(package))
             stack.enter_context(lightly())
             importlib.import_module("transformers.modeling_utils")
             importlib.import_module("peft")
@@ -84,7 +84,7 @@ def load_bitsandbytes() -> None:
     if "bitsandbytes" not in sys.modules:
         # It then says that the kernel is missing; ``quantization.py`` keeps that kernel from being used.
         logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_is_needed)
-        with _absent("kernels"):
+        with _hidden("kernels"):
             importlib.import_module("bitsandbytes")
     imports = importlib.import_module("peft.import_utils")
     for name in ("is_bnb_available", "is_bnb_4bit_available"):
@@ -224,7 +224,7 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _absent(package: str) -> Iterator[None]:
+def _hidden(package: str) -> Iterator[None]:
     """Make a package look as if it were not installed."""
     known = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
     for name in known:

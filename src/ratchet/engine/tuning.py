@@ -79,7 +79,7 @@ def train(
     """Run the rounds that are left; return how it ended. The best adapter is in what ``report`` received.
 
     Arguments and errors are those of ``rounds.train``; ``report`` is given the greedy answers to the validation sample
-    where there is a verifier. ``on_step`` is told how many of the round's steps are done.
+    where there is a verifier. ``on_step`` gets how many of the round's steps are done.
     """
     settings = _settings(config)
     loss = _loss(config, engine.policy)
@@ -155,7 +155,7 @@ def _step(
     total = 0.0
     for rows in micro_batches(loss, step, learner.micro_batch_tokens):
         check()
-        with _out_of_memory_told(loss, rows), same_sums_each_time():
+        with _out_of_memory_explained(loss, rows), same_sums_each_time():
             share = loss.share(rows, step).loss
             share.backward()  # type: ignore[no-untyped-call]
         total += share.item()
@@ -183,7 +183,7 @@ def _skip(learner: Learner, sums: _TuningSums) -> None:
 
 
 @contextmanager
-def _out_of_memory_told(loss: GivenLoss, rows: Sequence[EncodedPrompt]) -> Iterator[None]:
+def _out_of_memory_explained(loss: GivenLoss, rows: Sequence[EncodedPrompt]) -> Iterator[None]:
     """Turn a failed allocation inside the block into OutOfMemory that says how large the micro-batch was."""
     try:
         yield
@@ -213,7 +213,7 @@ def _validated(
     with torch.no_grad():
         for some in micro_batches(loss, rows, engine.learner.micro_batch_tokens):
             check()
-            with _out_of_memory_told(loss, some):
+            with _out_of_memory_explained(loss, some):
                 share: Share = loss.share(some, rows)
             mean += share.loss.item()
             margin += share.margin_sum

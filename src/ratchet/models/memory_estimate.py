@@ -4,7 +4,7 @@ Pure arithmetic on the model's anatomy, with the budgets and buffers that the en
 a CPU the figure is what the process grows by once the model loads, measured to lie within 15 percent of that; on a GPU
 it is arithmetic that was not measured. Left out: main memory beside a GPU, and sft and dpo.
 
-Dimensions: b rows that are sampled at a time, P tokens of the longest prompt, L of the longest answer, V vocabulary.
+Dimensions: b rows that are sampled at a time, P tokens of the longest prompt, L of an answer at most, V vocabulary.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ PhaseName = Literal["loading", "sampling", "update", "validation"]
 
 # Cards by their nominal memory. Makers count in steps of 1000 or 1024; the smaller figure is the safe one.
 CARDS = {f"{size} GB card": size * 10**9 for size in (24, 48, 80, 141)}
-# Of a device's memory; beyond it a run is told to ask for less.
+# Of a device's memory; beyond it a run is advised to ask for less.
 COMFORTABLE_SHARE = 0.9
 # What torch and its libraries take once they compute: code that is read in, and oneDNN's routines. Measured on x86.
 _CPU_LIBRARIES = 130_000_000

@@ -14,9 +14,9 @@ from ratchet.models.model_files import Place, experts_in, find, model_config, pa
 from ratchet.readiness.advice import advice, advice_on_rate
 from ratchet.readiness.device_checks import (
     device_here,
-    refuse_absent_sampler,
-    refuse_absent_trackers,
-    refuse_absent_trl,
+    refuse_missing_sampler,
+    refuse_missing_trackers,
+    refuse_missing_trl,
     refuse_impossible_quantization,
 )
 from ratchet.readiness.fault_list import Faults, raise_all
@@ -164,13 +164,13 @@ def _device(config: RunConfig, faults: Faults) -> str | None:
     with faults.gathered():
         device = device_here(config.device)
     with faults.gathered():
-        refuse_absent_sampler(config.sampler)
+        refuse_missing_sampler(config.sampler)
     with faults.gathered():
         refuse_impossible_quantization(config.quantization, device or "")
     with faults.gathered():
-        refuse_absent_trl(config.objective)
+        refuse_missing_trl(config.objective)
     with faults.gathered():
-        refuse_absent_trackers(config.trackers)
+        refuse_missing_trackers(config.trackers)
     return device
 
 

@@ -85,17 +85,17 @@ def device_here(setting: str) -> str:
     return choose_device(setting, _cuda_gpus() if "cuda" in builds else 0, has_mps)
 
 
-def refuse_absent_sampler(settings: SamplerSettings) -> None:
+def refuse_missing_sampler(settings: SamplerSettings) -> None:
     """Refuse a vLLM that is asked for and not installed.
 
     Raises:
         InvalidSetting: it is not.
     """
-    if settings.backend == "vllm" and (absent := absent_sampler()):
+    if settings.backend == "vllm" and (absent := missing_sampler()):
         raise absent
 
 
-def absent_sampler() -> InvalidSetting | None:
+def missing_sampler() -> InvalidSetting | None:
     """The error where vLLM is not installed, None where it is."""
     if find_spec("vllm") is not None:
         return None
@@ -126,7 +126,7 @@ def refuse_impossible_quantization(quantization: Quantization, device: str) -> N
         )
 
 
-def refuse_absent_trl(objective: Objective) -> None:
+def refuse_missing_trl(objective: Objective) -> None:
     """Refuse an objective that is trained by TRL where that is not installed.
 
     Raises:
@@ -138,7 +138,7 @@ def refuse_absent_trl(objective: Objective) -> None:
         )
 
 
-def refuse_absent_trackers(trackers: Sequence[Tracker]) -> None:
+def refuse_missing_trackers(trackers: Sequence[Tracker]) -> None:
     """Refuse trackers whose library is not installed.
 
     Raises:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ratchet.config import Objective, RunConfig
-from ratchet.datasets import Dataset, load, worked_examples
+from ratchet.datasets import Dataset, few_shot_examples, load
 from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 from ratchet.readiness.fault_list import Faults
@@ -172,7 +172,7 @@ def _with_prompt_setup(config: RunConfig, dataset: Dataset) -> RunConfig:
     prompt = config.prompt.model_copy(
         update={
             "system_prompt": dataset.instruction if given is None else given,
-            "few_shot_examples": worked_examples(config.prompt, dataset),
+            "few_shot_examples": few_shot_examples(config.prompt, dataset),
         }
     )
     return config.model_copy(update={"prompt": prompt})

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _BEST = "best."
 
 
-def close_from_outside(folder: RunFolder, ending: Ending, cause: str, *, seconds: float | None = None) -> RunEnded:
+def close_stalled_run(folder: RunFolder, ending: Ending, cause: str, *, seconds: float | None = None) -> RunEnded:
     """Write the closing event of a run whose worker cannot; return it.
 
     Whoever calls this has made sure that no worker writes any more. A run that has ended since its last start stays as
@@ -84,9 +84,9 @@ def close_from_outside(folder: RunFolder, ending: Ending, cause: str, *, seconds
     return event
 
 
-def ended_from_outside(folder: RunFolder, ending: Ending, cause: str, *, seconds: float | None = None) -> RunResult:
-    """End a run as ``close_from_outside`` does; return the result."""
-    event = close_from_outside(folder, ending, cause, seconds=seconds)
+def ended_for_worker(folder: RunFolder, ending: Ending, cause: str, *, seconds: float | None = None) -> RunResult:
+    """End a run as ``close_stalled_run`` does; return the result."""
+    event = close_stalled_run(folder, ending, cause, seconds=seconds)
     return event.result(folder.run_id, folder.path, folder.adapter_path)
 
 

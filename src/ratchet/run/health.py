@@ -157,7 +157,7 @@ def _ends(name: str, points: _Points) -> CurveEnds:
     return CurveEnds(name=name, first_round=first_round, last_round=last_round, first=first, last=last)
 
 
-def _told(ends: CurveEnds, verb: str) -> str:
+def _change(ends: CurveEnds, verb: str) -> str:
     """Such as "reward rose from 0.210 (round 1) to 0.880 (round 20)"."""
     shown = (f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}" for value in (ends.first, ends.last))
     return (
@@ -209,7 +209,7 @@ def _reward_hacking(run: _Run) -> Diagnosis | None:
             return Diagnosis(
                 code="reward_hacking",
                 title="Likely reward hacking",
-                evidence=_sentence(f"{_told(curves[0], 'rose')} while {_told(curves[1], 'fell')}"),
+                evidence=_sentence(f"{_change(curves[0], 'rose')} while {_change(curves[1], 'fell')}"),
                 remedy="Read the best paid answers of the last rounds (ratchet runs samples), close the gap in the "
                 "verifier that they use, and start anew; do not trust this run's validation accuracy.",
                 curves=curves,
@@ -236,7 +236,7 @@ def _entropy_collapse(run: _Run) -> Diagnosis | None:
         code="entropy_collapse",
         title="Entropy collapse",
         evidence=_sentence(
-            f"{_told(curve, 'fell')}, in nats a token, and accuracy stands at {accuracy.late:.1%}: answers to a prompt "
+            f"{_change(curve, 'fell')}, in nats a token, and accuracy stands at {accuracy.late:.1%}: answers to a prompt "
             "have become alike before the task is learned"
         ),
         remedy=f"{way}, or raise Temperature; a lower Learning rate slows it down.",
@@ -260,7 +260,7 @@ def _length_creep(run: _Run) -> Diagnosis | None:
         return Diagnosis(
             code="length_creep",
             title="Length creep",
-            evidence=_sentence(f"{_told(curves[0], 'rose')}, in tokens, while {_told(curves[1], 'went')}, no rise"),
+            evidence=_sentence(f"{_change(curves[0], 'rose')}, in tokens, while {_change(curves[1], 'went')}, no rise"),
             remedy=way,
             curves=curves,
         )
@@ -276,7 +276,7 @@ def _ratio_blow_up(run: _Run) -> Diagnosis | None:
         limit = run.config.optimizer.gradient_norm_limit
         if norm and norm.direction == "rising" and norm.late > max(limit, NORM_FACTOR * norm.early):
             curves = (_ends("gradient norm", points),)
-            signs.append(_told(curves[0], "rose"))
+            signs.append(_change(curves[0], "rose"))
     if not signs:
         return None
     way = "Lower Learning rate, or have fewer optimizer steps a round (a larger Batch size)."
@@ -397,7 +397,7 @@ def _overfitting(run: _Run) -> Diagnosis | None:
     for rises, falls, sign in (("reward", "validation accuracy", 1), ("training loss", "validation loss", -1)):
         if rises == "training loss" and run.config.objective == "rl":
             continue  # there it is no measure of success
-        apart = _apart(run, rises, falls, sign)
+        apart = _diverging(run, rises, falls, sign)
         if apart is None:
             continue
         verbs = ("rose", "fell") if sign == 1 else ("fell", "rose")
@@ -406,7 +406,7 @@ def _overfitting(run: _Run) -> Diagnosis | None:
             code="overfitting",
             title="Overfitting",
             evidence=_sentence(
-                f"{_told(apart[0], verbs[0])} while {_told(apart[1], verbs[1])}; the adapter of round "
+                f"{_change(apart[0], verbs[0])} while {_change(apart[1], verbs[1])}; the adapter of round "
                 f"{last.best_round}, the best on validation, is the one that is kept"
             ),
             remedy="Stop the run, and use more prompts, fewer rounds or a lower Learning rate for the next.",
@@ -415,7 +415,7 @@ def _overfitting(run: _Run) -> Diagnosis | None:
     return None
 
 
-def _apart(run: _Run, training: str, validation: str, sign: int) -> tuple[CurveEnds, CurveEnds] | None:
+def _diverging(run: _Run, training: str, validation: str, sign: int) -> tuple[CurveEnds, CurveEnds] | None:
     """Both curves since validation was best, if training has gone on to improve since and validation got worse.
 
     ``sign`` is 1 where more is better, -1 where less is.

@@ -35,7 +35,7 @@ Why = Literal[
 How = Literal["flag", "terminal", "python", "api", "shipped"]
 
 
-class MadeWith(Record):
+class CardSetup(Record):
     """What a report was made with: verifier, reward, data, model, its quantization and prompt make its key.
 
     So does ``start``, the checksum of the adapter that was on the model, "" for none. The rest may differ in a run.
@@ -157,7 +157,7 @@ class ReportCard(Record):
     card_version: int = CARD_VERSION
     key: str
     made_at: str
-    made_with: MadeWith
+    made_with: CardSetup
     answers: int
     was_extended: bool
     scores: list[PromptScores]

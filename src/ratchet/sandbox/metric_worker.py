@@ -10,8 +10,8 @@ It is handed into the sandbox as a file and runs there under the system's Python
 
 Each child starts from the metric as it was loaded, so no answer sees what another left behind. It can start neither
 process nor thread, and finds no other descriptor than its own. What it prints is counted and thrown away. A failure is
-reported by its kind, the class of the exception and the line of the metric: never by the exception's own words, which may
-hold the answer, be 100 MB long, or never end.
+reported by its kind, the class of the exception and the line of the metric: never by the exception's own words, which
+may hold the answer, be 100 MB long, or never end.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def _followed(child: int, result: int, output: int, seconds: float) -> Finding:
         failure = "output"
     if failure:
         return {"failure": failure, "detail": ""}
-    return _told(heard.said) or _died(status, usage, seconds, nothing_said=not heard.said)
+    return _reported(heard.said) or _died(status, usage, seconds, nothing_said=not heard.said)
 
 
 def _ended(child: int) -> tuple[int, resource.struct_rusage | None]:
@@ -290,7 +290,7 @@ def _waiting_bytes(output: int) -> int:
         return 0
 
 
-def _told(said: bytes) -> Finding | None:
+def _reported(said: bytes) -> Finding | None:
     """What a child's one line says, None if it is anything but one line of the protocol."""
     if len(said) > _RESULT_BYTES or said.count(b"\n") != 1 or not said.endswith(b"\n"):
         return None

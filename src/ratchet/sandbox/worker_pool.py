@@ -267,11 +267,11 @@ class _Driver(Generic[Job, Result]):
             return
         if worker is None:
             return
-        worker.work([one.job for one in left], lambda result: left.popleft().future.set_result(self._told(result)))
+        worker.work([one.job for one in left], lambda result: left.popleft().future.set_result(self._final(result)))
         if not worker.is_usable:
             self._end()
 
-    def _told(self, result: Result) -> Result:
+    def _final(self, result: Result) -> Result:
         kind = self._state.kind
         return kind.closed if self._state.is_closed and kind.is_failure(result) else result
 

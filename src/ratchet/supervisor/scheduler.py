@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ratchet.errors import Conflict, RatchetError
 from ratchet.files import check_room
 from ratchet.run.display import counted
-from ratchet.run.end_stalled_run import close_from_outside
+from ratchet.run.end_stalled_run import close_stalled_run
 from ratchet.run.endings import AT_WORK, ENDS, Ending
 from ratchet.run.processes import Process
 from ratchet.run.run_folder import RunFolder
@@ -219,7 +219,7 @@ class Scheduler:
     def _end(self, run: "StoredRun", folder: RunFolder, ending: Ending, cause: str) -> None:
         """End a run that has no worker."""
         with folder.locked():
-            event = close_from_outside(folder, ending, cause)
+            event = close_stalled_run(folder, ending, cause)
         run = ingest(self.store, run, folder)
         if run.status not in ENDS and folder.state().has_ended:
             # It had ended before, and no worker has got so far as to begin anew: it is again what it was.

@@ -11,7 +11,7 @@ from ratchet.engine.round_parts import number_of_rounds
 from ratchet.errors import DiskFull, RatchetError
 from ratchet.readiness import highest_reward
 from ratchet.run.diagnosis import has_no_signal
-from ratchet.run.end_stalled_run import adapter_checksum, ended_from_outside, kept, reached
+from ratchet.run.end_stalled_run import adapter_checksum, ended_for_worker, kept, reached
 from ratchet.run.endings import ENDINGS, Ending, ending_of, status_of
 from ratchet.run.events import PHASE_WORDS, RunEnded
 from ratchet.run.health import examine, found_in_words
@@ -26,7 +26,7 @@ def close(session: Session, prepared: Prepared, ending: Ending, message: str) ->
     folder, progress = session.folder, session.progress
     if progress is None and folder.checkpoint_path.exists():
         # Ended before it got back to where an earlier session stood: what that one kept is kept.
-        return ended_from_outside(folder, ending, message or ENDINGS[ending].why, seconds=session.budget.elapsed)
+        return ended_for_worker(folder, ending, message or ENDINGS[ending].why, seconds=session.budget.elapsed)
     status = status_of(ending, has_adapter=progress is not None)
     if progress is None:
         message = message or _nothing_kept(session, ending)

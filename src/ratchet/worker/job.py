@@ -7,7 +7,7 @@ from typing import Any
 from ratchet.config import LimitSettings
 from ratchet.engine.budget import TimeBudget
 from ratchet.engine.prepare import Prepared, prepare
-from ratchet.run.end_stalled_run import ended_from_outside
+from ratchet.run.end_stalled_run import ended_for_worker
 from ratchet.run.endings import ENDINGS, RunStatus, status_of
 from ratchet.run.events import Listener
 from ratchet.run.records import RunResult
@@ -108,4 +108,4 @@ def _limits(folder: RunFolder, limits: LimitSettings) -> LimitSettings:
 
 def _stopped_at_the_start(folder: RunFolder) -> RunResult:
     """End a run that was asked to stop before its worker began: nothing need be loaded for that."""
-    return ended_from_outside(folder, "stopped", ENDINGS["stopped"].why)
+    return ended_for_worker(folder, "stopped", ENDINGS["stopped"].why)

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ratchet.run.display import counted
-from ratchet.run.end_stalled_run import close_from_outside
+from ratchet.run.end_stalled_run import close_stalled_run
 from ratchet.run.events import PHASE_WORDS
 from ratchet.worker.session import Session
 
@@ -107,7 +107,7 @@ class Watchdog:
             return
         # Taken so that the run is not closed in the middle of a write; not waited for where the write is what hangs.
         session.writing.acquire(timeout=_LAST_WORDS_SECONDS)
-        event = close_from_outside(session.folder, "stalled", session.stalled, seconds=session.budget.elapsed)
+        event = close_stalled_run(session.folder, "stalled", session.stalled, seconds=session.budget.elapsed)
         last_words = threading.Thread(target=lambda: session.on_hard_end(event), daemon=True)
         last_words.start()
         last_words.join(_LAST_WORDS_SECONDS)

@@ -14,8 +14,8 @@ class SampleRequest:
 
     ``random_key`` together with the answer's number seeds the generator of each answer, so that no answer depends on
     what else is in the batch. Unused when sampling is greedy. ``longest`` is a limit in tokens for each answer beside
-    the call's own. It ends answers and plans no batch, so that speed measured with it is that of answers that end by
-    themselves.
+    the call's own. It ends answers and plans no batch, so that speed measured with it is that of answers that stop
+    on their own.
     """
 
     prompt_token_ids: tuple[int, ...]

@@ -16,7 +16,7 @@ from ratchet.engine.sampler.decoder_batch import BatchKind, batches_of
 from ratchet.engine.sampler.in_process import InProcessSampler, rows_at_once
 from ratchet.errors import InvalidSetting
 from ratchet.models.model_files import ModelFiles, model_config, towers_in
-from ratchet.readiness.device_checks import absent_sampler
+from ratchet.readiness.device_checks import missing_sampler
 
 Backend = Literal["in_process", "vllm"]
 
@@ -52,7 +52,7 @@ def what_stops_vllm(
     settings: SamplerSettings, device: torch.device, files: ModelFiles, quantization: Quantization
 ) -> InvalidSetting | None:
     """Return why vLLM cannot sample here, in words; None if nothing is known to stop it."""
-    if absent := absent_sampler():
+    if absent := missing_sampler():
         return absent
     if device.type not in ("cuda", "cpu"):
         return InvalidSetting(

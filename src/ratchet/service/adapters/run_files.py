@@ -50,7 +50,7 @@ def fetch_run(run: str, target: Path) -> Transfer:
         InvalidSetting: neither says where they are.
         NotFound: they are not there.
         Conflict: the folder is taken, or files are damaged; nothing was fetched.
-        DiskFull, StorageUnavailable: that stands in the way.
+        DiskFull, StorageUnavailable: see the message.
     """
     store = _store_of(run)
     target = expanded(target).absolute()

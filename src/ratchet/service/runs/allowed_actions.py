@@ -32,10 +32,10 @@ _WORDS: dict[Action, str] = {
 
 
 def possible(status: str, ending: Ending | None, kind: RunKind) -> tuple[Action, ...]:
-    """Actions that the state of a run allows, the likeliest first.
+    """Actions that the state of a run allows, the most likely first.
 
     Args:
-        status: One of ``records.RunStatus``, or interrupted: at work once, and now by nobody.
+        status: One of ``records.RunStatus``, or interrupted: it was running, and no process works on it now.
         ending: How it ended, None where it has not.
         kind: Full, trial or evaluation.
     """

@@ -148,7 +148,7 @@ def log_lines(run_or_folder: str, last: int | None) -> list[str]:
 def follow_log(
     run_or_folder: str, last: int | None, *, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[list[str]]:
-    """Yield the last lines of a run's log, then each time what was added, until nobody works on the run.
+    """Yield the last lines of a run's log, then each time what was added, until the run is no longer running.
 
     Raises:
         NotFound: there is no such run.

@@ -149,7 +149,7 @@ def _made(asked: _Asked, on_progress: OnProgress) -> "tuple[Prepared, RunFolder,
 def resume(
     run_or_folder: str, *, function: Callable[..., Any] | None = None, listeners: Sequence[Listener] = ()
 ) -> RunResult:
-    """Go on with a run that was killed or stopped, from its last finished round.
+    """Resume a run that was killed or stopped, from its last finished round.
 
     Raises:
         NotFound: there is no such run.

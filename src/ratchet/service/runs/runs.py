@@ -20,7 +20,7 @@ from ratchet.service.runs.registry import all_runs, find_run, find_stored, open_
 if TYPE_CHECKING:
     from ratchet.store import StoredRun
 
-# An inline run without an end that nobody works on was killed, and waits for its user.
+# An inline run without an end that is not running was killed, and waits for its user.
 ShownStatus = RunStatus | Literal["interrupted"]
 
 

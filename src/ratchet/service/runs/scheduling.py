@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ratchet.config import RunConfig
 from ratchet.errors import Conflict, InvalidSetting
-from ratchet.run.end_stalled_run import close_from_outside
+from ratchet.run.end_stalled_run import close_stalled_run
 from ratchet.run.endings import AT_WORK, ENDS
 from ratchet.run.records import RunKind
 from ratchet.run.refusals import refuse_ended, refuse_other_kind, refuse_unconfirmed
@@ -98,7 +98,7 @@ def stop(run_or_folder: str) -> Stopping:
 
     Raises:
         NotFound: there is no such run.
-        Conflict: nobody works on it, or it has ended.
+        Conflict: it is not running, or it has ended.
     """
     with open_store() as store:
         folder, run = find_stored(store, run_or_folder)
@@ -131,7 +131,7 @@ def _cancelled(store: "RunStore", run: "StoredRun", folder: RunFolder) -> bool:
     with suppress(Conflict), folder.locked():
         if not store.move(run.id, ["queued"], "cancelled", ended_at=datetime.now(UTC), ending="stopped"):
             return False
-        event = close_from_outside(folder, "stopped", "Stopped as asked, before it had begun.")
+        event = close_stalled_run(folder, "stopped", "Stopped as asked, before it had begun.")
         # One that was to go on is again what it was.
         store.move(run.id, ["cancelled"], event.status, ending=event.ending, message=event.message)
         ingest(store, store.get(run.id), folder)

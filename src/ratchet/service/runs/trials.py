@@ -111,7 +111,7 @@ def run_trial(
 
     Raises:
         InvalidSetting, IncompatibleData, ModelUnavailable, DiskFull, MetricRefused, SandboxUnavailable, NotReady: what
-            stands in the way of the full run too.
+            would stop the full run too.
         Conflict: the folder cannot be used.
     """
     if config.objective != "rl":

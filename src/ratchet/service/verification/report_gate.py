@@ -18,7 +18,7 @@ from ratchet.config import RlSettings, RunConfig
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.files import unusable_as_error, write_atomically
 from ratchet.run.events import OnProgress
-from ratchet.run.report_card import SAMPLED_WITH, Confirmation, How, MadeWith, ReportCard
+from ratchet.run.report_card import SAMPLED_WITH, Confirmation, How, CardSetup, ReportCard
 from ratchet.run.report_store import ReportFolder
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs.demo_presets import SHIPPED_REPORTS
@@ -171,7 +171,7 @@ def confirmed(prepared: "Prepared", ask: AskToConfirm | None, on_progress: OnPro
     return confirm(report, consent)
 
 
-def _confirmation_for(made: MadeWith, config: RunConfig) -> Confirmation | None:
+def _confirmation_for(made: CardSetup, config: RunConfig) -> Confirmation | None:
     """The confirmation that a run may start with, None where there is none.
 
     It is of the run's own report, or of one for the same verifier, data, base model and prompt: that of the base model
