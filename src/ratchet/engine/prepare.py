@@ -25,10 +25,10 @@ from ratchet.readiness import (
     window_of,
 )
 from ratchet.readiness.device_checks import (
+    refuse_impossible_quantization,
     refuse_missing_sampler,
     refuse_missing_trackers,
     refuse_missing_trl,
-    refuse_impossible_quantization,
 )
 from ratchet.readiness.step_counts import with_rounds
 from ratchet.run.records import EncodedPrompt

@@ -14,10 +14,10 @@ from ratchet.models.model_files import Place, experts_in, find, model_config, pa
 from ratchet.readiness.advice import advice, advice_on_rate
 from ratchet.readiness.device_checks import (
     device_here,
+    refuse_impossible_quantization,
     refuse_missing_sampler,
     refuse_missing_trackers,
     refuse_missing_trl,
-    refuse_impossible_quantization,
 )
 from ratchet.readiness.fault_list import Faults, raise_all
 from ratchet.readiness.leak_checks import (

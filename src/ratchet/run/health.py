@@ -236,7 +236,7 @@ def _entropy_collapse(run: _Run) -> Diagnosis | None:
         code="entropy_collapse",
         title="Entropy collapse",
         evidence=_sentence(
-            f"{_change(curve, 'fell')}, in nats a token, and accuracy stands at {accuracy.late:.1%}: answers to a prompt "
+            f"{_change(curve, 'fell')}, in nats a token, and accuracy is {accuracy.late:.1%}: answers to a prompt "
             "have become alike before the task is learned"
         ),
         remedy=f"{way}, or raise Temperature; a lower Learning rate slows it down.",

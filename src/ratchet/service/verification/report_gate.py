@@ -18,7 +18,7 @@ from ratchet.config import RlSettings, RunConfig
 from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.files import unusable_as_error, write_atomically
 from ratchet.run.events import OnProgress
-from ratchet.run.report_card import SAMPLED_WITH, Confirmation, How, CardSetup, ReportCard
+from ratchet.run.report_card import SAMPLED_WITH, CardSetup, Confirmation, How, ReportCard
 from ratchet.run.report_store import ReportFolder
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs.demo_presets import SHIPPED_REPORTS
