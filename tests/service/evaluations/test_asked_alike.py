@@ -13,7 +13,7 @@ from ratchet.service.evaluations.evaluation_catalogue import find_evaluation
 from ratchet.service.evaluations.evaluation_setup import Request, put_together
 from ratchet.service.evaluations.evaluations import evaluate, request_like
 
-from ...small_evaluations import few, request
+from ...small_evaluations import few, files_of, made, request
 from ...small_runs import small
 
 PROMPT = "Add each pair, then multiply."
@@ -70,12 +70,12 @@ def test_an_adapter_and_its_base_are_asked_under_the_quantization_of_its_run(tmp
     adapter, start = Request(str(run.path), "few"), Request(str(run.path), "few", of_start=True)
     assert setup_of(adapter) == setup_of(start)
     assert setup_of(adapter)["Quantization"] == "8bit"
-    base = evaluate(replace(start, name="base"))
-    assert setup_of(request_like(Request("tiny", ""), base.id)) == setup_of(adapter)
-    assert put_together(request_like(adapter, base.id))[1].notes == ()
-    plain = evaluate(request())
-    asked = put_together(request_like(adapter, plain.id))[1]
-    assert asked.setup == plain.setup
+    base = made(replace(start, name="base")).run_id
+    assert setup_of(request_like(Request("tiny", ""), base)) == setup_of(adapter)
+    assert put_together(request_like(adapter, base))[1].notes == ()
+    plain = made(request())
+    asked = put_together(request_like(adapter, plain.run_id))[1]
+    assert asked.setup == files_of(plain).spec().setup
     assert asked.notes == (
         "The adapter was trained with quantization 8bit and is evaluated with none, so its answers may differ from those "
         "in training.",

@@ -29,6 +29,7 @@ from tests.conducted import (
     start_of,
     stop_loop,
 )
+from tests.repeated import matrix
 
 
 def start(changes=None, **settings):
@@ -356,11 +357,12 @@ def test_a_loop_that_was_stopped_before_anything_began_has_nothing_and_goes_on_l
     assert (one.stored.status, stage.order) == ("target_reached", ["0/score", "0/sealed"])
 
 
+# Every step, and every state of a step; all of both in the long tests.
 STOPPED_AT = [
-    *(
-        (step, begun)
-        for step in ("0/score", "1/train", "1/score", "0/sealed", "1/sealed")
-        for begun in ("queued", "begun")
+    *matrix(
+        ("0/score", "1/train", "1/score", "0/sealed", "1/sealed"),
+        ("queued", "begun"),
+        ci=lambda step, begun: begun == ("begun" if step in ("1/train", "0/sealed") else "queued"),
     ),
     ("1/train", "with adapter"),
 ]
