@@ -3,7 +3,9 @@
 Knows questions, answers and tokens; neither verifiers nor files. Loads the ``openai`` library when a request is made.
 """
 
-from ratchet.endpoint.asking import (
+from ratchet.endpoint.client import EndpointClient
+from ratchet.endpoint.connection import read_key
+from ratchet.endpoint.endpoint_requests import (
     ENDPOINTS_OWN,
     EndpointAnswer,
     EndpointFailure,
@@ -11,8 +13,6 @@ from ratchet.endpoint.asking import (
     extra_sent,
     sampling_sent,
 )
-from ratchet.endpoint.client import EndpointClient
-from ratchet.endpoint.connection import read_key
 from ratchet.endpoint.probing import probe
 
 __all__ = [

@@ -6,9 +6,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ratchet.config.endpoint_settings import EndpointSettings
-from ratchet.endpoint.asking import EndpointAnswer, EndpointRequest, body_of
 from ratchet.endpoint.background import in_background
 from ratchet.endpoint.connection import connect
+from ratchet.endpoint.endpoint_requests import EndpointAnswer, EndpointRequest, body_of
 from ratchet.endpoint.pacing import FailureTracker, RateLimit
 from ratchet.endpoint.request_faults import Fault, outcome
 from ratchet.endpoint.response_reading import Reading, read_completion

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 
 from ratchet.config.endpoint_settings import EndpointSettings
-from ratchet.endpoint.asking import EndpointFailure
+from ratchet.endpoint.endpoint_requests import EndpointFailure
 from ratchet.endpoint.request_faults import FAULT_WORDS, Fault, error_of
 from ratchet.errors import SamplerFailed
 

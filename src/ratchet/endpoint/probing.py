@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ratchet.config.endpoint_settings import EndpointSettings
-from ratchet.endpoint.asking import EndpointRequest, body_of
 from ratchet.endpoint.background import in_background
 from ratchet.endpoint.connection import connect
+from ratchet.endpoint.endpoint_requests import EndpointRequest, body_of
 from ratchet.endpoint.request_faults import Fault, error_of, outcome
 from ratchet.endpoint.response_reading import read_completion, read_models
 from ratchet.errors import ModelUnavailable, RatchetError

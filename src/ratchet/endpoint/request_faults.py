@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ratchet.config.endpoint_settings import EndpointSettings
-from ratchet.endpoint.asking import EndpointFailure
 from ratchet.endpoint.connection import TooLong
+from ratchet.endpoint.endpoint_requests import EndpointFailure
 from ratchet.errors import InvalidSetting, ModelUnavailable, RatchetError, SamplerFailed
 
 if TYPE_CHECKING:

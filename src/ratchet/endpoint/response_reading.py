@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from ratchet.endpoint.asking import EndpointFailure
+from ratchet.endpoint.endpoint_requests import EndpointFailure
 from ratchet.run.records import FinishReason
 
 

@@ -40,7 +40,7 @@ def find_contamination(config: RunConfig, spec: EvaluationSpec) -> Contamination
     """
     if spec.subject.kind != "adapter":
         return Contamination()
-    asked = None if spec.only is None else frozenset(spec.only)
+    part = None if spec.only is None else frozenset(spec.only)
     found: list[str] = []
     notes: list[str] = []
     start = config.start_from
@@ -56,9 +56,9 @@ def find_contamination(config: RunConfig, spec: EvaluationSpec) -> Contamination
         except RatchetError as fault:
             notes.append(f"Cannot check whether run {one.run} was trained on these questions: {fault}")
             continue
-        numbers = [number for number in known if asked is None or number in asked]
+        numbers = [number for number in known if part is None or number in part]
         if numbers:
-            found.append(_said(f"run {one.run}", numbers, spec.questions, "was trained or selected on"))
+            found.append(_sentence(f"run {one.run}", numbers, spec.questions, "was trained or selected on"))
     if not found:
         return Contamination(notes=tuple(notes))
     return Contamination(f"{'; '.join(found)}. Use a benchmark of other questions.", tuple(notes))
@@ -81,7 +81,7 @@ def refuse_shared(config: RunConfig, benchmark_hashes: Sequence[str]) -> None:
         numbers = questions_among(rows, _questions(benchmark_hash))
         if numbers:
             raise IncompatibleData(
-                f"{_said('the run', numbers, spec.questions, 'would be trained or selected on')}, so "
+                f"{_sentence('the run', numbers, spec.questions, 'would be trained or selected on')}, so "
                 f"{spec.name} would be contaminated for this run. Use a benchmark of other questions, or other rows."
             )
 
@@ -128,7 +128,7 @@ def _rows_of(config: RunConfig) -> Dataset:
     )
 
 
-def _said(run: str, numbers: list[int], questions: int, how: str) -> str:
+def _sentence(run: str, numbers: list[int], questions: int, how: str) -> str:
     named = ", ".join(f"{number:,}" for number in numbers[:_MOST_NAMED])
     more = f" and {len(numbers) - _MOST_NAMED:,} more" if len(numbers) > _MOST_NAMED else ""
     are = "is a row" if len(numbers) == 1 else "are rows"

@@ -169,7 +169,7 @@ class Conductor:
     store: "RunStore"
     say: Callable[[str], None]
     now: Callable[[], float] = time.monotonic
-    _said: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _reported: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def step(self) -> None:
         """Take one pass. A fault costs one job's pass, or ends that job."""
@@ -190,7 +190,7 @@ class Conductor:
         name = f"{rows.kind.capitalize()} {stored.id}"
         try:
             self._advance(kind.read(self.store, stored))
-            self._said.pop(stored.id, None)
+            self._reported.pop(stored.id, None)
         except _PASSING as error:
             since = self._complain(stored.id, f"{name} waits: {error}")
             if not isinstance(error, Conflict) or self.now() - since < _CONFLICT_SECONDS:
@@ -233,10 +233,10 @@ class Conductor:
 
     def _complain(self, id: str, message: str) -> float:
         """Report what a job waits for, once and again when it changes; return since when it waits."""
-        said, since = self._said.get(id, ("", 0.0))
+        said, since = self._reported.get(id, ("", 0.0))
         if said == message:
             return since
-        self._said[id] = (message, self.now())
+        self._reported[id] = (message, self.now())
         self.say(message)
         return self.now()
 

@@ -1,4 +1,4 @@
-"""Evaluations that are asked as another one was: its questions, its prompt, its reading, as many answers."""
+"""Evaluations that are set up like another one: its questions, prompt, verifier settings and number of answers."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ from ...small_runs import small
 PROMPT = "Add each pair, then multiply."
 
 
-def test_what_compare_refuses_can_be_asked_alike_and_is_compared_then():
+def test_what_compare_refuses_can_be_set_up_alike_and_is_compared_then():
     few()
     first = evaluate(request(changes={"system_prompt": PROMPT, "max_answer_tokens": "24", "read": "answer_tag"}))
     other = evaluate(request(changes={"seed": "3"}))
@@ -42,14 +42,14 @@ def setup_of(asked):
     return put_together(asked)[1].setup
 
 
-def test_the_quantization_is_part_of_how_a_model_is_asked():
+def test_the_quantization_is_part_of_the_set_up():
     few()
     plain, quantized = setup_of(request()), setup_of(request(changes={"quantization": "4bit"}))
     assert "Quantization" not in plain  # so it was before it was a part
     assert quantized == {**plain, "Quantization": "4bit"}
 
 
-def test_evaluations_under_another_quantization_are_not_compared_and_can_be_asked_alike():
+def test_evaluations_under_another_quantization_are_not_compared_and_can_be_set_up_alike():
     few()
     plain = evaluate(request())
     quantized = evaluate(request(changes={"quantization": "8bit"}))
@@ -63,7 +63,7 @@ def test_evaluations_under_another_quantization_are_not_compared_and_can_be_aske
     assert setup_of(request_like(own, quantized.id)) == plain.setup
 
 
-def test_an_adapter_and_its_base_are_asked_under_the_quantization_of_its_run(tmp_path):
+def test_an_adapter_and_its_base_are_evaluated_under_the_quantization_of_its_run(tmp_path):
     few()
     run = RunFolder.create(small(rounds=1, max_answer_tokens=24, quantization="8bit"), tmp_path / "run")
     worker.run(run)
@@ -99,7 +99,7 @@ def test_on_the_command_line(ratchet_command):
         (("--like", "e260101-000000-abcd", "--answers", "2"), 2, "--answers does not go with --like"),
     ],
 )
-def test_what_cannot_be_asked_alike_is_refused(ratchet_command, given, code, words):
+def test_what_cannot_be_set_up_alike_is_refused(ratchet_command, given, code, words):
     found, _, err = ratchet_command("eval", "start", "tiny", *given)
     assert found == code
     assert words in err

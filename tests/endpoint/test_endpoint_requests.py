@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ratchet.config.endpoint_settings import EndpointSettings
 from ratchet.endpoint import EndpointRequest, extra_sent, sampling_sent
-from ratchet.endpoint.asking import body_of
+from ratchet.endpoint.endpoint_requests import body_of
 from ratchet.endpoint.response_reading import Reading, read_completion, read_models
 
 from .server import completion
