@@ -357,5 +357,5 @@ def test_missing_questions_are_refused_by_number():
         compare(evaluated("Base", left), left, evaluated("Run 7", right), right[1:-1])
     with pytest.raises(Conflict, match="e-Base scored 8 questions, but 7 have answers"):
         compare(evaluated("Base", left), left[1:], evaluated("Run 7", right), right[1:])
-    with pytest.raises(Conflict, match="e-Base scored 8 questions, but 9 are kept"):
+    with pytest.raises(Conflict, match="e-Base scored 8 questions, but 9 have answers"):
         compare(evaluated("Base", left), [left[0], *left], evaluated("Run 7", right), right)
