@@ -247,7 +247,7 @@ def less_memory(stage: Stage, *, micro_batch: bool = True, gradient_checkpointin
         micro_batch: Whether the micro batch can be smaller: one answer with its prompt is never split.
         gradient_checkpointing: Whether it is off, so that it can be turned on.
     """
-    shorter = "lower Max answer tokens"
+    shorter = "a lower Max answer tokens"
     choices = {
         "sampling": ["fewer Answers per prompt", shorter, "a smaller Sampling budget"],
         "validation": [shorter, "a smaller Sampling budget"],
