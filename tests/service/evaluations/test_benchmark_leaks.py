@@ -174,7 +174,7 @@ def test_math_pairs_of_another_seed_that_are_questions_of_a_benchmark_refuse_the
     assert leak.startswith(f"{len(shared)} rows appear in two splits that must not overlap, the same problem up to the")
     assert len(shared) > 1
     assert f"and benchmark math-pairs row {shared[0]};" in leak
-    assert "remove it (ratchet bench remove)" in leak
+    assert "remove the benchmark (ratchet bench remove)" in leak
 
 
 def test_math_pairs_are_compared_as_problems_with_benchmarks_of_any_kind(tmp_path):
