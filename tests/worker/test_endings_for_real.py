@@ -61,6 +61,7 @@ FULL_DISK = """
 import os, shutil, sys
 from pathlib import Path
 from ratchet import worker
+from ratchet.run.events import Note
 from ratchet.run.run_folder import RunFolder
 
 disk, home = Path(sys.argv[1]), Path(sys.argv[2])
