@@ -47,7 +47,8 @@ CODE = "# forked"
 _EARLY = f"{VARIABLE}_EARLY"  # the server's
 # Variables that a library or the interpreter reads when it is loaded. What a fork cannot make good starts cold.
 _READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "OMP_", "GOMP_", "ONEDNN_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_")
-_READ_LATE = {"PYTHONUNBUFFERED"}
+# The last two are set by torch and accelerate in a process that uses them.
+_READ_LATE = {"PYTHONUNBUFFERED", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR"}
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _LENGTH = struct.Struct("!I")
 _NUMBER = struct.Struct("!i")

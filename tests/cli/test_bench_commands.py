@@ -36,7 +36,7 @@ def last(out):
 
 def test_a_dataset_is_added_listed_shown_and_removed(command, dataset):
     words = ("--verifier", "final_number", "--system-prompt", "Add [them].", "--max-answer-tokens", "64")
-    examples = ("--worked-examples", "[{user: 1 + 1, assistant: '2'}]")
+    examples = ("--few-shot-examples", "[{user: 1 + 1, assistant: '2'}]")
     code, out, _ = command("add", dataset, "--name", "sums", *words, *examples)
     assert code == 0
     assert out == "Added sums  3 questions of mine@1\nScores accuracy, format, answered\n"
@@ -101,13 +101,16 @@ def test_verifier_and_prompt_may_come_from_a_runs_settings(command, dataset, tmp
         (["mine"], "Give --name"),
         (["mine", "--name", "x"], "needs a verifier: set verifier.kind"),
         (["mine", "--name", "x", "--verifier", "qa", "--path", "p"], "--path does not go with a dataset"),
-        (["mine", "--name", "x", "--verifier", "qa", "--worked-examples", "3"], "--worked-examples is a number; list"),
+        (
+            ["mine", "--name", "x", "--verifier", "qa", "--few-shot-examples", "3"],
+            "--few-shot-examples is a number; list",
+        ),
         (["mine", "--name", "x", "--verifier", "qa", "--main", "bleu"], "no score column bleu"),
         (["math-pairs", "--verifier", "qa"], "--verifier.kind does not go with a built-in benchmark"),
         (["math-pairs", "--main", "format"], "--main does not go with a built-in benchmark"),
         (["math-pairs", "--set", "pairs"], "write it as KEY=VALUE"),
         (["math-pairs", "--set", "pairs=many", "--name", "x"], 'Pairs (data.pairs) is "many"'),
-        (["math-pairs", "--set", "pairs=3"], "Give those of other settings a name"),
+        (["math-pairs", "--set", "pairs=3"], "With other settings, choose another name"),
         (["bundle.zip", "--max-answer-tokens", "64"], "--max-answer-tokens does not go with a bundle"),
         (["bundle.zip", "--set", "a=1"], "--set does not go with a bundle"),
         (["bundle.zip"], "There is no file or folder bundle.zip"),

@@ -3,7 +3,7 @@
 import pytest
 
 from ratchet.config import PromptSettings, WorkedExample
-from ratchet.datasets import Dataset, conversation, worked_examples
+from ratchet.datasets import Dataset, conversation, few_shot_examples
 from ratchet.errors import InvalidSetting
 from ratchet.run.records import Prompt
 
@@ -50,17 +50,17 @@ def test_the_rows_own_system_message_follows_ours(ours, theirs, expected):
 
 
 def test_a_number_takes_the_first_examples_of_the_source():
-    assert worked_examples(PromptSettings(worked_examples=2), dataset()) == EXAMPLES[:2]
-    assert worked_examples(PromptSettings(), dataset()) == ()
+    assert few_shot_examples(PromptSettings(few_shot_examples=2), dataset()) == EXAMPLES[:2]
+    assert few_shot_examples(PromptSettings(), dataset()) == ()
 
 
 def test_the_users_own_examples_are_taken_as_they_are():
     own = (WorkedExample(user="mine", assistant="too"),)
-    assert worked_examples(PromptSettings(worked_examples=own), dataset(())) == own
+    assert few_shot_examples(PromptSettings(few_shot_examples=own), dataset(())) == own
 
 
 @pytest.mark.parametrize(("examples", "words"), [(EXAMPLES, "only 3. Choose 3 or less"), ((), "none. Choose 0")])
 def test_more_examples_than_the_source_brings_are_refused_with_the_count(examples, words):
     with pytest.raises(InvalidSetting, match=words) as refused:
-        worked_examples(PromptSettings(worked_examples=4), dataset(examples))
-    assert refused.value.field == "prompt.worked_examples"
+        few_shot_examples(PromptSettings(few_shot_examples=4), dataset(examples))
+    assert refused.value.field == "prompt.few_shot_examples"

@@ -70,7 +70,7 @@ def test_a_wrong_key_is_refused_at_the_list(endpoint):
             "unsupported_parameter, max_tok",
         ),
         (fault(503), ModelUnavailable, r"fails \(status 503\)"),
-        (fault(402), SamplerFailed, "paid for"),
+        (fault(402), SamplerFailed, "out of credit"),
         (Reply(b"<html>"), InvalidSetting, "does not answer with chat completions"),
         (Reply({}, 301, {"Location": "/"}), InvalidSetting, "redirects"),
         (Reply(completion(), seconds=30), ModelUnavailable, "does not answer in time"),

@@ -138,7 +138,7 @@ def test_a_failing_verifier_is_named_with_counts_by_kind():
     rollouts = [rollout_of("failed", "time")] * 2 + [rollout_of("failed", "result")] + [rollout_of("graded")] * 7
     with pytest.raises(VerifierFailing) as caught:
         refuse_failing_verifier([Group(prompt(1), (1,), tuple(rollouts))], 4, "Verifier math")
-    assert "Verifier math failed on 3 of 10 answers in round 4: 1 by result, 2 by time." in str(caught.value)
+    assert "Verifier math failed on 3 of 10 answers in round 4 (1 by result, 2 by time)" in str(caught.value)
 
 
 def test_no_answer_to_grade_is_no_failure():

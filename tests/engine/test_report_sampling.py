@@ -197,7 +197,7 @@ ADVICE = {
         {"outcomes": outcomes(graded=7, failed=1), "failures": {"time": 1}},
         "failed on 1 of 8 answers (1 by time)",
     ),
-    "probes": ({}, "accepts wrong answers (false positives), which a model may learn: the prompt again (1 of 2)"),
+    "probes": ({}, "accepts wrong answers (false positives), which a model may learn: the prompt repeated (1 of 2)"),
     "no signal": ({"scores": []}, "prompts had answers that scored differently"),
 }
 

@@ -92,7 +92,7 @@ def test_partial_credit_goes_the_same_way():
 
 
 def test_one_seed_is_refused_and_so_are_different_questions():
-    with pytest.raises(ValueError, match="two are needed"):
+    with pytest.raises(ValueError, match="give two or more"):
         judge_seeds({0: scored(3, 1)})
     with pytest.raises(ValueError, match="same questions"):
         judge_seeds({0: scored(3, 1), 1: scored(3, 1, total=100)})

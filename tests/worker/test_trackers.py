@@ -352,7 +352,7 @@ def test_one_that_is_not_installed_is_refused_with_the_command(monkeypatch):
     (fault,) = report.faults
     assert isinstance(fault, InvalidSetting)
     assert fault.field == "trackers"
-    assert "wandb is missing. Run: pip install 'ratchet-rl[tracking]'" in str(fault)
+    assert "wandb is not installed. Run: pip install 'ratchet-rl[tracking]'" in str(fault)
 
 
 def test_a_folder_of_a_trackers_name_is_no_library(tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ def test_one_that_equals_the_verifier_is_refused():
 def test_a_function_of_the_users_own_is_refused_in_words():
     fault = fault_of({"kind": "python", "name": "f"})
     assert (type(fault), fault.field) == (InvalidSetting, "watch.kind")
-    assert "Keep it as a metric (ratchet metric add)" in str(fault)
+    assert "Add it as a metric (ratchet metric add)" in str(fault)
 
 
 def test_ground_truths_that_it_cannot_check_are_named_by_row():

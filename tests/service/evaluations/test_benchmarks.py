@@ -166,7 +166,7 @@ def test_rows_are_named_by_their_numbers_in_the_source(tmp_path):
 def test_a_row_without_a_known_right_answer_is_told_and_stops_no_dataset(dataset):
     dataset([{"prompt": "Write f.", "tests": ["assert f(2) == 4"]}])
     added = benchmarks.add_dataset("code", "mine", CodeVerifier())
-    assert added.notes == ("No right answer is known for 1 of 1 questions, so none was tried there.",)
+    assert added.notes == ("No correct answer is known for 1 of 1 questions, so none was tried there.",)
     assert added.benchmark.spec.score_columns == ("accuracy", "all_passed", "answered")
 
 
@@ -258,7 +258,7 @@ def test_of_many_questions_a_spread_sample_of_200_is_tried_with_right_answers_an
 def test_a_bundle_must_say_how_a_right_answer_looks_where_that_is_not_known():
     with pytest.raises(IncompatibleData, match="known for 2 of 3 questions, the first of them row 2"):
         tried(Scripted({}), 3, ["x", None, None])
-    assert tried(Scripted({}), 3, ["x", None, None], must=False)[0].startswith("No right answer is known for 2 of 3")
+    assert tried(Scripted({}), 3, ["x", None, None], must=False)[0].startswith("No correct answer is known for 2 of 3")
 
 
 WHOLE_TEXT = [

@@ -244,7 +244,7 @@ def test_a_baseline_of_something_else_is_refused_in_words(stage):
         start(baselines={hash: of_base}, changes={"start_from": run.id})
     with pytest.raises(Conflict, match="its Max answer tokens differs"):
         start(baselines={hash: of_base}, changes={"rl__max_answer_tokens": 24})
-    with pytest.raises(Conflict, match="on none of the benchmarks"):
+    with pytest.raises(Conflict, match="on none of this experiment's benchmarks"):
         start(pairs("others", seed=3), baselines={hash: of_base})
     assert start(baselines={hash: of_adapter}, changes={"start_from": run.id})  # it is of that start
     with pytest.raises(NotFound):

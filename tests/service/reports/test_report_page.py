@@ -104,7 +104,7 @@ def test_a_page_shows_every_number_and_what_it_means():
     text = words_of(card(refusal="All scored alike."))
     for part in (
         "A run cannot start. All scored alike.", "Look at this.", "37.5% right, of 8 answers", "50.0% prompts with a signal (1 of 2)",
-        "12.5% unparseable, above 3.0%", "0.0% cut off", "50.0% false positives, of adversarial answers that must fail", "0.0% false negatives", "scores more than 0.5 passes.", "the prompt again 1 of 2 0",
+        "12.5% unparseable, above 3.0%", "0.0% cut off", "50.0% false positives, of adversarial answers that must fail", "0.0% false negatives", "scores more than 0.5 passes.", "the prompt repeated 1 of 2 0",
         "the longest 9 of 32", "1 answer worth reading", "highest score prompt 7 reward 1.00 accuracy_strict 1.00 3 tokens",
         "(3 + 4) * (2 + 6)", "Reference: 56", "temperature 1, top-p 1, top-k off",
     ):  # fmt: skip
@@ -132,7 +132,7 @@ def printed(shown, width=200, **options):
 def test_a_terminal_shows_the_same_numbers():
     text = printed(card(refusal="All scored alike.", was_extended=True))
     for part in (
-        "Right            37.5% of 8 answers (64 scored alike, so 192 more were drawn): 3 right, 4 wrong", "1 of 2 prompts",
+        "Right            37.5% of 8 answers (64 had the same score, so 192 more were sampled): 3 right, 4 wrong", "1 of 2 prompts",
         "Unparseable      12.5%  above 3%", "False positives  50.0% of adversarial answers that must fail",
         "False negatives  0.0% of adversarial answers that must pass", "An answer passes if its score is above 0.5.", "the prompt repeated", "1 of 2",
         "[0.9, 1.0] ████████████████████████ 3", "[0.0, 0.1) ████████████████████████████████████████ 5",
@@ -166,7 +166,7 @@ def test_credit_for_parts_of_an_answer_is_no_share_of_right_ones():
 def test_what_scored_the_answers_is_named_with_its_metric(verifier, named):
     shown = card(made_with=made(verifier=verifier, source="dataset sums@3"))
     assert f"tiny on dataset sums@3, verifier {named}\n" in printed(shown)
-    assert f"tiny on dataset sums@3, verifier {named}. Made" in words_of(shown)
+    assert f"tiny on dataset sums@3, verifier {named}. Created" in words_of(shown)
 
 
 def test_an_ungraded_answer_says_once_what_became_of_it_and_lists_no_zeros():

@@ -169,7 +169,9 @@ def test_a_run_that_its_report_refuses_starts_for_a_reason_alone(tmp_path, ratch
     hopeless = [*BARE, *UNKNOWN_TASK, "--inspected", "--out", tmp_path / "run", "--json"]
     code, _, err = ratchet_command("train", *hopeless)
     assert code == 3
-    assert "The report refuses this run. All 256 answers of the starting model scored 0.00: every one is wrong." in err
+    assert (
+        "The report refuses this run. All 256 answers of the starting model scored 0.00: all answers were wrong." in err
+    )
     assert not (tmp_path / "run").exists()
     code, _, err = ratchet_command("train", *hopeless, "--override-report", "why not")
     assert code == 2
@@ -194,7 +196,7 @@ def test_the_demo_needs_no_flag_unless_what_its_report_holds_for_is_changed(tmp_
     small = ["--rounds", "1", "--prompts-per-round", "2", "--answers-per-prompt", "2", "--validation-prompts", "4"]
     code, _, err = ratchet_command("demo", *small, "--heldout", "4", "--out", tmp_path / "run", "--json")
     assert code == 0, err
-    assert re.search(r"Report +confirmed; this preset ships with its report read", err)
+    assert re.search(r"Report +confirmed; this preset ships with a confirmed report", err)
     assert RunFolder(tmp_path / "run").read_run()["report"]["how"] == "shipped"
     code, _, err = ratchet_command("demo", *small, "--largest", "8", "--json")
     assert code == 3
@@ -272,7 +274,7 @@ def test_no_text_of_an_answer_is_in_what_is_logged_or_raised(tmp_path, caplog):
     said = caplog.text + str(refused.value) + " ".join(report.card.advice) + report.card.refusal
     assert texts
     assert not [text for text in texts if text in said]
-    assert "the verifier failed on most of them" in str(refused.value)
+    assert "the verifier failed on most answers" in str(refused.value)
 
 
 def test_every_shipped_key_is_one():

@@ -55,7 +55,7 @@ def test_the_same_report_made_again_stays_confirmed_and_another_does_not():
     assert stored(made_at="2026-12-01T00:00:00+00:00").confirmation is not None
     assert stored(accuracy=0.5).confirmation is None
     # What was read was the first one: it cannot be confirmed any more.
-    with pytest.raises(Conflict, match="Another report was made since"):
+    with pytest.raises(Conflict, match="A newer report replaced the one you were shown"):
         service.confirm(
             service.Report(card(), ReportFolder(KEY).path, ReportFolder(KEY).page_path, None), Consent("flag")
         )
