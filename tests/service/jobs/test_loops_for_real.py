@@ -324,7 +324,7 @@ def test_a_loop_is_followed_where_a_keeper_runs_and_ctrl_c_leaves_it_to_that(cli
     process, id = interrupted_in_training(start_cli, "loop", "start", file, "-b", "few", "--inspected")
     out, _ = process.communicate(timeout=100)
     assert process.returncode == 0
-    assert "Ctrl-C leaves it to that" in out
+    assert "Ctrl-C leaves it running" in out
     assert find_loop(id).stored.stop_requested_at is None
     assert cli("loop", "stop", id).returncode == 0
     until(lambda: find_loop(id).stored.ended_at)
