@@ -8,8 +8,9 @@ directory, pipes, limits and open files, which signals hit and whose exit status
 
 Forked: ``[sys.executable, "-P"?, "-m", "ratchet" | "ratchet.worker" | "ratchet.tracking" | ..., ...]``, and
 ``[sys.executable, "-W", "error"?, "-c", code, ...]`` where the code begins with ``# forked``, all of them by
-tests, and by ratchet itself where it gives them a session of their own. Everything else starts cold, as do processes whose environment
-differs in a variable that is read while a library is imported, and those of tests that use ``cold_processes``.
+tests, and by ratchet itself where it gives them a session of their own. Everything else starts cold, as do processes
+whose environment differs in a variable that is read while a library is imported, those of tests that use
+``cold_processes``, and ratchet's own fork server: its workers are handed to its parent, which has to be who started it.
 """
 
 import array
@@ -129,10 +130,8 @@ def _ask(process, given):
     connection = _connection(path)
     _send(connection, request, files)
     (process.pid,) = _NUMBER.unpack(_received(connection, _NUMBER.size))
-    process._child_created, process._forked = (
-        True,
-        connection.detach(),
-    )  # a bare file, as a pid is: left open without ado
+    process._child_created = True
+    process._forked = connection.detach()  # a bare file, as a pid is: left open without ado
     process._close_pipe_fds(*(given[name] for name in _PIPES))
     return True
 
@@ -146,7 +145,7 @@ def _what_starts(command):
         words, start["safe"] = words[1:], True
     if words[:2] == ["-W", "error"]:
         words, start["strict"] = words[2:], True
-    if words[:1] == ["-m"] and words[1].split(".")[0] == "ratchet":
+    if words[:1] == ["-m"] and words[1].split(".")[0] == "ratchet" and words[1] != "ratchet.worker.fork_server":
         return {**start, "module": words[1], "arguments": words[2:]}
     if words[:1] == ["-c"] and words[1].lstrip().startswith(CODE):
         return {**start, "code": words[1], "arguments": words[2:]}
@@ -263,12 +262,13 @@ def serve(path):
                 is_loaded = is_loaded or _load()
                 pid = os.fork()
                 if pid == 0:
+                    os.setsid()  # before anybody knows the pid: whoever does may signal the whole session
+                    _send_number(connection, os.getpid())
                     for other in (listener, connection, *(c for _, c in [*running.values(), *ended.values()])):
                         other.detach()  # its number will be another file's
                     return request, files
                 for file in files:
                     os.close(file)
-                _send_number(connection, pid)
                 end = os.pidfd_open(pid)
                 running[end] = (pid, connection)
                 poller.register(end, select.POLLIN)
@@ -308,7 +308,6 @@ def _request(connection):
 
 def become(request, files):
     """Turn a fork of the server into the process that was asked for, up to its first line of code."""
-    os.setsid()
     _take(files, request["places"])
     for limit, values in zip(_LIMITS, request["limits"], strict=True):
         if resource.getrlimit(limit) != tuple(values):
