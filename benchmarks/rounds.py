@@ -84,6 +84,7 @@ def _smoke(threads: int) -> None:
         pairs.measure_limits(threads, folder, say, models=_SMOKE_MODELS)
         for row in shrunk.values():
             pairs.measure(row, threads, folder, say)
+        startup.served(runs=1)
         results = Results(folder, shrunk.values())
         missing = sorted(set(shrunk) - set(results.rows))
         _draw(results, folder / "plots")

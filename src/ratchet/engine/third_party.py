@@ -8,6 +8,7 @@ something else, or these were imported before, everything works as without this 
 transformers' table of weights is left out too: what is missing is refused in a sentence.
 """
 
+import gc
 import importlib
 import importlib.util
 import logging
@@ -43,6 +44,7 @@ def load_libraries() -> None:
     """Import transformers' models and PEFT, without bitsandbytes; see ``load_bitsandbytes`` for when it is needed."""
     try:
         with ExitStack() as stack:
+            stack.enter_context(_uncollected())
             for package in _UNUSED:
                 if package not in sys.modules:
                     stack.enter_context(_hidden(package))
@@ -54,6 +56,18 @@ def load_libraries() -> None:
         importlib.import_module("peft")
         load_bitsandbytes()
     _leave_optimizers_uncompiled()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep Python from searching for garbage while the block imports a million objects and makes none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager

@@ -61,7 +61,7 @@ OnProgress = Callable[[RunPhase, int, int], None]
 class JournalEvent(BaseModel):
     """Base of all events. ``seq`` and ``at`` are set when the event is written to the journal."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", defer_build=True)
 
     event: str
     seq: int = 0

@@ -85,7 +85,7 @@ def _is_none(value: object) -> bool:
 class Record(BaseModel):
     """Base of what is written to the journal and read back, also by later versions."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 class Seconds(Record):

@@ -47,7 +47,7 @@ class Pace:
         deaths: In a row, without a finished round between them, after which a run ends.
     """
 
-    poll_seconds: float = 1.0
+    poll_seconds: float = 0.5
     stop_seconds: float = 180.0
     stall_seconds: float = 120.0
     deaths: int = 3

@@ -33,7 +33,9 @@ class Settings(BaseModel):
     A setting whose name Python needs for itself has an alias, which is its name everywhere but in Python attributes.
     """
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, serialize_by_alias=True)
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="forbid", allow_inf_nan=False, serialize_by_alias=True, defer_build=True
+    )
 
 
 class KindSettings(Settings):

@@ -3,6 +3,7 @@
 LOCK is the number of the open file in which whoever started this process handed the folder's lock down.
 """
 
+import gc
 import sys
 
 from ratchet.errors import RatchetError
@@ -16,6 +17,7 @@ from ratchet.worker.closing import places_of
 
 def main(arguments: list[str]) -> int:
     """Exit code."""
+    gc.freeze()  # what is imported stays: no round searches it for garbage, nor does the end
     try:
         folder = RunFolder.at(arguments[0])
     except (RatchetError, IndexError) as error:
