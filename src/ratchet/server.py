@@ -15,7 +15,11 @@ from types import FrameType
 from ratchet.errors import InvalidSetting, RatchetError
 from ratchet.service.jobs.conductor import Conductor, stop_followed
 from ratchet.service.runs.registry import all_runs, open_store
-from ratchet.supervisor import Executor, Pace, Scheduler, SchedulerHome, WarmExecutor, find_slots
+from ratchet.supervisor.executors import Executor
+from ratchet.supervisor.scheduler import Pace, Scheduler
+from ratchet.supervisor.scheduler_home import SchedulerHome
+from ratchet.supervisor.slots import find_slots
+from ratchet.supervisor.warm_start import WarmExecutor
 
 log = logging.getLogger(__name__)
 

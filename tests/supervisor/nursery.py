@@ -10,7 +10,8 @@ import sys
 import traceback
 
 from ratchet.server import serve_runs
-from ratchet.supervisor import LocalExecutor, Pace
+from ratchet.supervisor.executors import LocalExecutor
+from ratchet.supervisor.scheduler import Pace
 
 from . import scripted_worker
 

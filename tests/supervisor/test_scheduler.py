@@ -19,8 +19,10 @@ from ratchet.run.processes import Process
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs.registry import register
 from ratchet.store import Database, RunStore
-from ratchet.supervisor import LocalExecutor, Pace, Scheduler, Slot
+from ratchet.supervisor.executors import LocalExecutor
 from ratchet.supervisor.ingest import ingest
+from ratchet.supervisor.scheduler import Pace, Scheduler
+from ratchet.supervisor.slots import Slot
 
 from ..small_runs import journal
 
@@ -389,7 +391,7 @@ def test_told_to_finish_the_scheduler_ends_what_is_at_work_and_starts_nothing(st
 
 
 def test_a_journal_is_ingested_once_however_many_look(stage):
-    from ratchet.supervisor import ingest
+    from ratchet.supervisor.ingest import ingest
 
     id = stage.queue(WHOLE)
     run = stage.store.get(id)

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ratchet.run.run_folder import RunFolder
-from ratchet.supervisor import WarmExecutor
 from ratchet.supervisor.executors import ended
+from ratchet.supervisor.warm_start import WarmExecutor
 
 from ..small_runs import adapter_bytes, small, trained
 

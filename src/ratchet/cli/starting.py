@@ -23,7 +23,7 @@ from ratchet.run.records import RunResult
 from ratchet.service import Launch, Queued
 from ratchet.service.runs.learning_curve import draw_curve
 from ratchet.service.runs.registry import Origin
-from ratchet.supervisor import SchedulerHome
+from ratchet.supervisor.scheduler_home import SchedulerHome
 
 NO_SCHEDULER = "The scheduler is not running. Start it: ratchet serve"
 

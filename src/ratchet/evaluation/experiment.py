@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 
 from ratchet.config import RunConfig
+from ratchet.evaluation import ExperimentStatus
 from ratchet.evaluation.comparison import SideBySide
 from ratchet.run.records import Record
 
 ExperimentKind = Literal["experiment", "replication"]
-ExperimentStatus = Literal["measuring", "training", "scoring", "done", "failed", "stopped"]
 
 
 class ExperimentSpec(Record):

@@ -13,9 +13,6 @@ from ratchet.evaluation.comparison import PairedTest, Verdict
 from ratchet.evaluation.evaluation import Score
 from ratchet.run.records import Record
 
-LoopStatus = Literal[
-    "queued", "training", "benchmarking", "target_reached", "rounds_spent", "plateaued", "failed", "stopped"
-]
 LoopEnding = Literal["target_reached", "rounds_spent", "plateaued", "failed", "stopped"]
 # Of a round's run: not started, under way, ended with an adapter (also one that stopped early), ended without.
 RoundRun = Literal["none", "at_work", "adapter", "no_adapter"]

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from ratchet.errors import NotFound
-from ratchet.evaluation.experiment import ExperimentStatus
-from ratchet.evaluation.loop import LoopStatus
+from ratchet.evaluation import ExperimentStatus, LoopStatus
 from ratchet.store.database import Database
 from ratchet.store.schema import ExperimentRow, LoopRow
 

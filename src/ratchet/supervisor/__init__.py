@@ -10,22 +10,3 @@
 
 Never imports torch or the worker.
 """
-
-from ratchet.supervisor.executors import Executor, LocalExecutor
-from ratchet.supervisor.ingest import ingest
-from ratchet.supervisor.scheduler import Pace, Scheduler
-from ratchet.supervisor.scheduler_home import SchedulerHome
-from ratchet.supervisor.slots import Slot, find_slots
-from ratchet.supervisor.warm_start import WarmExecutor
-
-__all__ = [
-    "Executor",
-    "LocalExecutor",
-    "Pace",
-    "Scheduler",
-    "SchedulerHome",
-    "Slot",
-    "WarmExecutor",
-    "find_slots",
-    "ingest",
-]

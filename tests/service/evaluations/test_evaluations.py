@@ -28,7 +28,9 @@ from ratchet.service.evaluations.evaluations import evaluate, resume_evaluation
 from ratchet.service.runs import scheduling
 from ratchet.service.verification import user_metrics
 from ratchet.store import Database, RunStore
-from ratchet.supervisor import LocalExecutor, Pace, Scheduler, Slot
+from ratchet.supervisor.executors import LocalExecutor
+from ratchet.supervisor.scheduler import Pace, Scheduler
+from ratchet.supervisor.slots import Slot
 from ratchet.worker import Listener
 
 from ...adapters import TINY

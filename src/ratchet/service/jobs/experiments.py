@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ratchet.config import StartSettings
 from ratchet.config.changes import with_values
 from ratchet.errors import Conflict, InvalidSetting
+from ratchet.evaluation import ExperimentStatus
 from ratchet.evaluation.comparison import SideBySide
 from ratchet.evaluation.evaluation import QuestionResult
 from ratchet.evaluation.experiment import (
     ExperimentReport,
     ExperimentSpec,
-    ExperimentStatus,
     ExperimentStep,
     steps_of_experiment,
 )

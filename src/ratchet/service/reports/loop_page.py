@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ratchet.evaluation import LoopStatus
 from ratchet.evaluation.evaluation import Score
-from ratchet.evaluation.loop import LoopReport, LoopStatus, LoopView, RoundState, RoundView
+from ratchet.evaluation.loop import LoopReport, LoopView, RoundState, RoundView
 from ratchet.run.display import counted, shown_seconds
 from ratchet.service.jobs.loops import Loop
 from ratchet.service.reports import evaluation_words as words
