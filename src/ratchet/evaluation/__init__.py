@@ -1,7 +1,7 @@
 """Benchmarks, evaluations, comparisons, experiments and loops as plain data, and what is concluded from them.
 
 Knows no model, verifier, database or clock: numbers and answers in, scores, verdicts and next steps out.
-Statuses of jobs stand here: the database checks them without loading what the jobs are.
+Job statuses are defined here: the database checks them without loading what the jobs are.
 """
 
 from typing import Literal
