@@ -1,6 +1,7 @@
 """What every test runs under: folders of its own, no network, and the command line as a process."""
 
 import fcntl
+import gc
 import itertools
 import os
 import signal
@@ -30,6 +31,15 @@ os.environ.update(
 
 # So many times as many examples does Hypothesis try in ``make test-long`` as otherwise.
 EXAMPLES_IN_LONG = 4
+
+
+gc.disable()  # collecting tests imports a million objects and makes no garbage
+
+
+def pytest_collection_finish():
+    """What is imported is not searched for garbage either while the tests run."""
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_addoption(parser):
@@ -122,6 +132,32 @@ def _folders_of_others(tmp_path_factory):
 def _fonts(tmp_path_factory):
     """Let matplotlib build its list of fonts once for all processes, not in the user's folder."""
     os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _self_checks_once():
+    """Let a model and its trial answers be tried once a session: half of what a small run takes is its self-checks."""
+    from ratchet.engine import build
+
+    known = {}
+
+    def once(check):
+        def checked(policy, *trials, tell):
+            key = (check, policy.files.identity, str(policy.model.dtype), repr(policy.model), repr(trials))
+            if key not in known:
+                lines = []
+                known[key] = (check(policy, *trials, tell=lines.append), lines)
+            found, lines = known[key]
+            for line in lines:
+                tell(line)
+            return found
+
+        return checked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "chosen_forward", once(build.chosen_forward))
+        patch.setattr(build, "chosen_kind", once(build.chosen_kind))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ class EngineBudgets:
         return cls(
             budgets=budgets,
             forward=replace(forward, recompute=budgets.gradient_checkpointing),
-            batches=chosen_kind(policy, prompts, tell),
+            batches=chosen_kind(policy, prompts, tell=tell),
             sampler=_choice(config, policy),
         )
 
@@ -79,7 +79,7 @@ class EngineBudgets:
         return cls(
             budgets=fitted_budgets(load, policy.device, config.rl),
             forward=PLAIN,
-            batches=chosen_kind(policy, [_shortened(encoded.token_ids) for encoded in prepared.heldout[:2]], tell),
+            batches=chosen_kind(policy, [_shortened(encoded.token_ids) for encoded in prepared.heldout[:2]], tell=tell),
             sampler=choose(config.sampler, policy.device, policy.files, config.quantization),
         )
 

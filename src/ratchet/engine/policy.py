@@ -85,15 +85,17 @@ class Policy:
     def __post_init__(self) -> None:
         # Our own decoder over the same weights, where the model is of a kind that it knows.
         self.decoder = decoder_weights(self.model)
+        # Found once: walking through all modules of a model takes longer than a small step of its update.
+        self._weights = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
         """The adapter's weights, in a fixed order."""
-        return [weight for _, weight in self.named_parameters()]
+        return list(self._weights.values())
 
     def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
-        """Return the adapter's weights with their names, in a fixed order."""
-        return [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
+        """The adapter's weights with their names, in a fixed order."""
+        return list(self._weights.items())
 
     @property
     def cache_argument(self) -> str:
