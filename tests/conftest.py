@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config, items):
     if not config.getoption("--long"):
         for test in {getattr(item, "function", None) for item in items}:
             if settings := getattr(test, "_hypothesis_internal_use_settings", None):
-                examples = max(20, settings.max_examples // EXAMPLES_IN_LONG)
+                examples = min(settings.max_examples, max(20, settings.max_examples // EXAMPLES_IN_LONG))
                 test._hypothesis_internal_use_settings = hypothesis.settings(settings, max_examples=examples)
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)

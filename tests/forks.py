@@ -225,6 +225,7 @@ def _received(connection, count):
 
 def _load():
     """Import what workers and commands import, and be ready to fork."""
+    gc.disable()  # see conftest.py
     import ratchet.engine  # before PEFT and transformers: of these it loads what is used
 
     importlib.import_module("transformers.models.llama.modeling_llama")
@@ -234,6 +235,7 @@ def _load():
     for module in pkgutil.walk_packages(ratchet.__path__, "ratchet."):
         if not any(part in module.name for part in left_out):
             importlib.import_module(module.name)
+    gc.enable()
     gc.collect()
     gc.freeze()  # what is loaded is not looked through again, nor copied by that
     # What torch would take apart at its end is nobody's concern; it takes longer than many commands.

@@ -13,7 +13,8 @@ from ratchet.engine import third_party
 HEAVY = ["bitsandbytes", "boto3", "scipy.optimize", "torch._dynamo", "torch._inductor", "torch.distributed.tensor"]
 HEAVY += ["transformers.loss.loss_for_object_detection"]
 
-# Train, evaluate, and then load a quantized model in the very same process.
+# Train, evaluate, and then load a quantized model in the very same process. bitsandbytes asks for kernels on processors
+# with AVX512-BF16 alone. (transformers, loaded before, asks too but fetches nothing.)
 JOBS = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -27,8 +28,14 @@ print(*sys.modules)
 
 import torch
 from ratchet.config import RunConfig
+from ratchet.engine import third_party
 from ratchet.engine.policy import load_chat, load_policy
+sys.path.insert(0, sys.argv[3])
 config = RunConfig(model="tiny", device="cpu", quantization="4bit")
+print("loading bitsandbytes", file=sys.stderr)
+third_party.load_bitsandbytes()
+print("loaded", file=sys.stderr)
+print("kernels" in sys.modules)
 policy = load_policy(config, *load_chat(config))
 print(sorted({type(module).__module__.split(".")[0] for module in policy.model.modules() if "4bit" in str(type(module))}))
 print(torch.compile(lambda x: x + 1, backend="eager")(torch.tensor(1)).item())
@@ -37,22 +44,15 @@ print(isinstance(torch.ones(1), torch.distributed.tensor.DTensor))
 
 
 def test_jobs_load_nothing_heavy_that_they_do_not_use(pytestconfig, tmp_path):
-    command = [sys.executable, "-c", JOBS, str(pytestconfig.rootpath), str(tmp_path / "run")]
+    (tmp_path / "kernels.py").write_text("raise SystemExit('kernels was asked for')\n")
+    command = [sys.executable, "-c", JOBS, str(pytestconfig.rootpath), str(tmp_path / "run"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    modules, quantized, compiled, is_sharded = done.stdout.splitlines()
+    modules, asks_for_kernels, quantized, compiled, is_sharded = done.stdout.splitlines()
     assert set(HEAVY) & set(modules.split()) == set()
+    assert asks_for_kernels == "False"
+    assert "loading bitsandbytes\nloaded\n" in done.stderr  # and not a word in between
     assert quantized == "['bitsandbytes', 'peft']"  # the layer, and PEFT's around it
     assert (compiled, is_sharded) == ("2", "False")
-
-
-def test_loading_bitsandbytes_fetches_no_kernels_and_is_silent(tmp_path):
-    # It asks for them on processors with AVX512-BF16 alone. (transformers, loaded before, asks too but fetches nothing.)
-    (tmp_path / "kernels.py").write_text("raise SystemExit('kernels was asked for')\n")
-    code = f"import sys; from ratchet.engine import third_party; sys.path.insert(0, {str(tmp_path)!r})\n"
-    code += "print('bitsandbytes' in sys.modules); third_party.load_bitsandbytes()\n"
-    code += "print('bitsandbytes' in sys.modules, 'kernels' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout.split(), done.stderr) == (["False", "True", "False"], "")
 
 
 def test_a_package_that_is_hidden_cannot_be_imported_and_comes_back():

@@ -27,6 +27,7 @@ _PARENT_CHECK_SECONDS = 0.5
 # part of the memory was out of memory, whatever came of it. Address space runs ahead of resident memory: not more than
 # a quarter, or the limit on the former would come first.
 _SWOLLEN_FRACTION = 0.25
+_WARM_UP = (r"\boxed{(x+1)^2+\frac{\sqrt{2}}{2}}", r"x^2+2x+1+2^{-1/2}")
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
@@ -39,6 +40,9 @@ def main(memory_bytes: int, parent: int) -> None:
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     try:
         from ratchet.verifiers import math_equality  # here, so that a failed import is reported and not a silent death
+
+        # The first expressions load half of sympy: that is not charged to an answer's time.
+        math_equality.find(*_WARM_UP, False)
     except Exception as error:  # a broken installation or too little memory: the pool logs which
         _write(findings, {"error": f"{type(error).__name__}: {error}"})
         return
