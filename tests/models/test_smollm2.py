@@ -41,6 +41,7 @@ def _own_folders(tmp_path_factory):
 
 
 @pytest.mark.skipif(not GSM8K.is_dir(), reason="the GSM8K rows are not beside this checkout")
+@pytest.mark.long
 def test_a_round_on_gsm8k_rows_runs_from_a_local_folder(tmp_path):
     result = ratchet.train(
         {

@@ -80,7 +80,7 @@ def test_it_was_taught_on_problems_that_no_split_uses():
             assert not one & other
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_making_it_again_gives_a_model_within_the_same_bands(tmp_path, recipe):
     script().make(tmp_path, recipe)
