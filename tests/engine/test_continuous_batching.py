@@ -315,7 +315,8 @@ EXACT = [(one, torch.float64, 1e-9) for one in ARCHITECTURES if one not in ROUND
 )
 def test_refilled_rows_write_what_they_write_together_and_alone(architecture, dtype, tolerance, prefix, monkeypatch):
     policy = tiny_policy(architecture, dtype=dtype, end_ids=END_IDS)
-    requests = asked([3, 9, 5, 1, 14], [3] * 5, prefix)
+    answers = 6 if architecture in ("gemma2", "gemma3") else 3  # so many that their lengths differ
+    requests = asked([3, 9, 5, 1, 14], [answers] * 5, prefix)
     monkeypatch.setattr(in_process, "_WORTH_SHARING_TOKENS", 1 << 30)
     together = sampled(policy, requests, NUCLEUS)
     assert len({len(completion.token_ids) for completion in together.values()}) > 3
