@@ -130,7 +130,9 @@ def _self_test(hidden: list[str]) -> list[str]:
         channel.send({"hidden": hidden, "processes": Limits().processes})
         try:
             found = channel.receive(START_SECONDS)
-        except (Broken, TimeoutError) as error:
-            return [f"the self-test did not finish ({error or 'out of time'})"]
+        except Broken as error:
+            return [f"the self-test did not finish ({error})"]
+        except TimeoutError as error:
+            raise unavailable(f"The sandbox's self-test took longer than {START_SECONDS:g} s") from error
         weak = found.get("weak")
         return [str(item) for item in weak] if isinstance(weak, list) else [f"an odd finding: {json.dumps(found)}"]
