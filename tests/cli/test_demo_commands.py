@@ -40,7 +40,8 @@ def test_it_reaches_ninety_percent_from_seed_zero(first):
     assert result["ending"] == "all_rounds"
 
 
-@pytest.mark.parametrize("seed", ["1", pytest.param("2", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", ["1", "2"])
 def test_it_reaches_ninety_percent_from_other_seeds(seed, tmp_path):
     result, _ = demo(tmp_path / "run", "--seed", seed)
     assert 0.30 <= result["start_accuracy"] <= 0.45

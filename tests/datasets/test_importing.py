@@ -19,6 +19,8 @@ from ratchet.datasets.tables import SPLITS
 from ratchet.datasets.version_folders import read_manifest, read_rows, versions_home
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting
 
+from ..repeated import matrix
+
 SECRET = "xyzzy"
 
 
@@ -396,8 +398,14 @@ def test_a_hub_dataset_of_several_configurations_says_how_to_choose(monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-@pytest.mark.parametrize("shape", ["500,000 rows", "50 MB"])
+@pytest.mark.parametrize(
+    ("suffix", "shape"),
+    matrix(
+        ["jsonl", "csv", "parquet"],
+        ["500,000 rows", "50 MB"],
+        ci=lambda suffix, shape: suffix == "jsonl" or shape == "50 MB",
+    ),
+)
 def test_large_files_are_imported_within_a_gigabyte(tmp_path, monkeypatch, suffix, shape):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     import import_cost

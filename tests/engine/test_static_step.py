@@ -113,7 +113,8 @@ def test_answers_are_those_of_the_plain_step(architecture, dtype, tolerance, pre
     expected = plain(policy, requests)
     assert len({len(completion.token_ids) for completion in expected.values()}) > 3
     # All at once; rows that are refilled, in buffers of few columns, so that they are rebuilt again and again.
-    for rows, prefill, columns in [(256, 4096, 64), (4, 40, 5), (11, 4096, 3)]:
+    every = [(256, 4096, 64), (4, 40, 5), (11, 4096, 3)]
+    for rows, prefill, columns in every if architecture == "llama" else every[1:2]:
         monkeypatch.setattr(in_process, "_MOST_ROWS", {"cpu": rows})
         monkeypatch.setattr(in_process, "_PREFILL_TOKENS", {"cpu": prefill})
         monkeypatch.setattr(static_step, "_COLUMNS", columns)

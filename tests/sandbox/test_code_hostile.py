@@ -200,7 +200,7 @@ def test_one_process_is_limited_by_its_address_space(runner):
 
 @pytest.mark.parametrize("tests", [printing("done"), ["assert f() == 1"]], ids=["io", "assert"])
 def test_memory_over_many_processes_is_limited_together(tests):
-    runner = CodeRunner(limit_seconds=20, memory_bytes=256 << 20)
+    runner = CodeRunner(limit_seconds=60, memory_bytes=256 << 20)
     program = """
         import os, time
         def f():
@@ -208,7 +208,7 @@ def test_memory_over_many_processes_is_limited_together(tests):
                 if os.fork() == 0:
                     held = bytearray(b'x') * (100 << 20)
                     time.sleep(60)
-            time.sleep(15)
+            time.sleep(45)
             print('done')
             return 1
         if __name__ == '__main__':
@@ -218,7 +218,7 @@ def test_memory_over_many_processes_is_limited_together(tests):
     result = run(runner, program, tests)
     assert result.ending == "out_of_memory"
     assert result.statuses == ("error",)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 45
 
 
 def test_memory_that_no_limit_counts_is_denied(runner):

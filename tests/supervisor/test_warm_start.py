@@ -67,17 +67,6 @@ def test_a_forked_worker_is_a_process_of_its_own(warm, run):
     assert not run.is_locked()
 
 
-def test_a_worker_goes_on_without_the_process_that_forked_it(run):
-    cold = NoColdStart()
-    with WarmExecutor(cold) as warm:
-        worker = warm.start(run, VARIABLES)
-        server = warm.prepare(VARIABLES)
-        os.kill(server._process.pid, signal.SIGKILL)
-        assert exit_code(worker) == 0
-        until(lambda: server.is_gone)
-    assert cold.started == 0
-
-
 def test_without_a_fork_server_workers_start_cold(run, monkeypatch):
     monkeypatch.setattr("ratchet.supervisor.warm_start._COMMAND", ("false",))
     cold = NoColdStart()
@@ -103,3 +92,13 @@ def test_a_process_with_other_threads_does_not_fork():
     assert not fork_server._may_fork()
     over.set()
     thread.join()
+
+
+# The last one: it takes the shared fork server away.
+def test_a_worker_goes_on_without_the_process_that_forked_it(warm, run):
+    worker = warm.start(run, VARIABLES)
+    server = warm.prepare(VARIABLES)
+    os.kill(server._process.pid, signal.SIGKILL)
+    assert exit_code(worker) == 0
+    until(lambda: server.is_gone)
+    assert warm._cold.started == 0
