@@ -23,7 +23,7 @@ TEMPLATES = sorted(
 )
 # Names on disk that stay as they were first written, by the file that reads them.
 FORMER_NAMES = {
-    "config/renames.py": ".*",
+    "config/base.py": "worked_examples",
     "evaluation/benchmark.py": "worked_examples",
     "evaluation/evaluation.py": "Worked examples|Longest answer",
     "evaluation/loop.py": "sealed",

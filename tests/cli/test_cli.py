@@ -320,7 +320,7 @@ def test_every_fault_has_an_exit_code_by_its_owner():
 
 
 def test_help_names_every_setting_with_its_help(ratchet_command):
-    from ratchet.config.config_text import keys
+    from ratchet.config.setting_words import keys
 
     code, out, _ = ratchet_command("train", "--help")
     assert code == 0

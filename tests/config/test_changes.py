@@ -5,9 +5,9 @@ import json
 import pytest
 
 from ratchet.config import MathPairsData, RlSettings, RunConfig
+from ratchet.config.base import RENAMED, first_names
 from ratchet.config.changes import with_changes, with_values
 from ratchet.config.config_text import as_yaml, build, read_file
-from ratchet.config.renames import RENAMED, first_names
 from ratchet.errors import InvalidSetting
 
 

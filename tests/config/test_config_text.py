@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from ratchet.config import RunConfig
-from ratchet.config.config_text import build, full_key, keys, read_file, short_keys
+from ratchet.config.config_text import build, read_file
+from ratchet.config.setting_words import full_key, keys, short_keys
 from ratchet.errors import InvalidSetting
 
 
@@ -215,7 +216,8 @@ def test_a_name_that_several_sections_have_means_the_one_at_the_top_or_none():
 
 def test_an_ambiguous_name_is_refused_with_the_names_in_full(monkeypatch):
     found = {"a.size": [], "b.size": []}
-    monkeypatch.setattr("ratchet.config.config_text.keys", lambda: found)
+    monkeypatch.setattr("ratchet.config.setting_words.keys", lambda: found)
+    monkeypatch.setattr("ratchet.config.setting_words.short_keys", short_keys.__wrapped__)
     with pytest.raises(InvalidSetting, match=r"Setting size could mean a\.size or b\.size\. Write it in full\."):
         full_key("size")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ratchet.config.loop_settings import LoopSettings
+from ratchet.config.resources import LoopSettings
 from ratchet.evaluation.loop import BenchmarkRound, EndLoop, LoopReport, LoopRound, TrainRound, Wait
 from ratchet.evaluation.loop_decisions import best_round, decide, real_gains, share, split_halves, view
 from ratchet.evaluation.loop_report import closing, expected_selection_bias

@@ -14,7 +14,7 @@ import pytest
 from scipy.special import expit, logit
 from scipy.stats import beta
 
-from ratchet.config.loop_settings import LoopSettings
+from ratchet.config.resources import LoopSettings
 from ratchet.evaluation.loop import EndLoop, LoopRound
 from ratchet.evaluation.loop_decisions import best_round, decide, real_gains
 from ratchet.evaluation.loop_report import closing

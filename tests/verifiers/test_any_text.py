@@ -19,7 +19,7 @@ from ratchet.run.records import Prompt
 from ratchet.verifiers import KINDS, make_verifier
 from ratchet.verifiers.base import Example
 
-CALL = KINDS["tool_call"].example.ground_truth
+CALL = KINDS["tool_call"].example().ground_truth
 OF_CALLS = CompositeVerifier(
     parts=(
         CompositePart(verifier=StructuredJsonVerifier(fields=("name",)), weight=2.0),
@@ -31,11 +31,11 @@ OF_CALLS = CompositeVerifier(
 # Kinds that need a process, a sandbox, a package or a function are tested on their examples below.
 CASES = {
     **{
-        name: kind.example
+        name: kind.example()
         for name, kind in KINDS.items()
         if name not in ("math", "code", "custom", "reasoning_gym", "python")
     },
-    "composite of calls": Example(OF_CALLS, CALL, CALL, "7", KINDS["tool_call"].example.extras),
+    "composite of calls": Example(OF_CALLS, CALL, CALL, "7", KINDS["tool_call"].example().extras),
 }
 PIECES = st.sampled_from(
     ["</think>", "<think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>", "```json\n", "\n```", CALL, "{", "}",
@@ -63,7 +63,7 @@ def test_any_text_is_graded_without_raising_and_alike_each_time(kind, text, pref
 
 @pytest.mark.parametrize("kind", [*sorted(KINDS.keys() - {"python", "code", "custom"}), "composite of calls"])
 def test_the_reference_and_the_right_answer_pass_and_the_wrong_one_does_not(kind):
-    case = CASES.get(kind) or KINDS[kind].example
+    case = CASES.get(kind) or KINDS[kind].example()
     verifier = make_verifier(case.settings)
     assert verifier.check_ground_truth(case.prompt) is None
     found = [verifier.grade(text, case.prompt) for text in (case.ground_truth, case.right, case.wrong)]

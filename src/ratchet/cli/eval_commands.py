@@ -23,7 +23,7 @@ from ratchet.cli.options import (
 from ratchet.cli.output import console_for, emit, plain, table, write_page
 from ratchet.cli.starting import tell_queued
 from ratchet.config import EndpointSettings
-from ratchet.config.section_text import build_section
+from ratchet.config.config_text import build_section
 from ratchet.errors import RatchetError
 from ratchet.evaluation.evaluation import CHANGEABLE, Evaluation
 from ratchet.service.evaluations import evaluation_catalogue, evaluations

@@ -12,7 +12,7 @@ from ratchet.cli.job_commands import Jobs, add_shared_commands, follow_job, from
 from ratchet.cli.options import SettingsCommand, StartOptions, json_option, queue_option, start_options
 from ratchet.cli.output import console_for, note, plain, print_fields, table, write_page
 from ratchet.config import LoopSettings
-from ratchet.config.section_text import build_section
+from ratchet.config.config_text import build_section
 from ratchet.evaluation.loop import RoundView
 from ratchet.run.display import counted, shown_seconds
 from ratchet.service.evaluations.benchmarks import find_benchmark

@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from ratchet.config import RunConfig
-from ratchet.config.config_text import build, keys, read_file, short_keys
-from ratchet.config.renames import current_key
+from ratchet.config.base import current_key
+from ratchet.config.config_text import build, read_file
+from ratchet.config.setting_words import keys, short_keys
 
 PATH = click.Path(path_type=Path)
 # Sections and further names of commands whose only settings are those of a verifier.

@@ -5,9 +5,10 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ratchet.config.config_text import build, full_key, keys, set_at, typed_text
-from ratchet.config.given import unusual, written
+from ratchet.config.base import unusual, written
+from ratchet.config.config_text import build, set_at, typed_text
 from ratchet.config.run import RunConfig
+from ratchet.config.setting_words import full_key, keys
 
 # Which contents a section names, and what pins them once they are known. A copy keeps the pins while the names stay.
 _CONTENTS = {

@@ -1,29 +1,27 @@
 """Settings as people write them: YAML files, and flags such as ``--rl.rounds 6`` or ``--rounds 6``.
 
-Turns text into a RunConfig and what pydantic finds wrong into sentences with the labels that users see. Knows no
-command line: ``cli`` hands over keys and texts.
+Turns text into a RunConfig, or into a small class of settings such as those of an endpoint or a loop. Knows no command
+line: ``cli`` hands over keys and texts. What is wrong is put into words in ``setting_words.py``.
 """
 
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from ratchet.config import RunConfig, walk_settings
-from ratchet.config.not_rewards import why_not_a_reward
-from ratchet.config.renames import current_key
+from ratchet.config.base import Settings, walk_settings
+from ratchet.config.data import MathPairsData
+from ratchet.config.run import RunConfig
+from ratchet.config.setting_words import explained, full_key, keys, short_keys
 from ratchet.errors import InvalidSetting
 
-# Of several kinds: what is in them follows from data.source, verifier.kind and watch.kind.
-_SECTIONS = ("data", "verifier", "watch")
-# A leaf that one of these shares with another section is the other one's: --epochs stays rl's, --metric the verifier's.
-_WRITTEN_IN_FULL = ("watch", "sft", "dpo")
+Section = TypeVar("Section", bound=Settings)
 
 
 class _Loader(yaml.SafeLoader):
@@ -115,7 +113,28 @@ def build(settings: Mapping[str, Any], flags: Mapping[str, str] | None = None) -
     try:
         return RunConfig.model_validate_json(text)
     except ValidationError as error:
-        raise _explained(error) from error
+        raise explained(error, keys()) from error
+
+
+def build_section(kind: type[Section], given: Mapping[str, Any]) -> Section:
+    """Make a small class of settings of KEY=VALUE texts by key; what is no text is taken as it is.
+
+    Raises:
+        InvalidSetting: one sentence for each setting that is wrong.
+    """
+    known = dict(walk_settings(kind))
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f" Did you mean {close[0]}?" if close else f" There are {', '.join(known)}."
+            raise InvalidSetting(f"There is no setting {key} here.{meant}", key)
+        values[name] = typed_text([known[name]], value) if isinstance(value, str) else value
+    try:
+        return kind.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise explained(error, {name: [field] for name, field in known.items()}, hides_texts=True) from error
 
 
 def _merged(settings: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, Any]:
@@ -138,10 +157,9 @@ def _merged(settings: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, 
 
 def _name_usual_source(settings: dict[str, Any]) -> None:
     """Take the usual source for settings of data that are all its own, such as data.heldout alone."""
-    usual = RunConfig.model_fields["data"].default
     data = settings.get("data")
-    if isinstance(data, dict) and "source" not in data and data.keys() <= type(usual).model_fields.keys():
-        data["source"] = usual.source
+    if isinstance(data, dict) and "source" not in data and data.keys() <= MathPairsData.model_fields.keys():
+        data["source"] = "math_pairs"
 
 
 def _plain(value: Any, key: str) -> Any:
@@ -173,55 +191,6 @@ def _whole(text: str, key: str) -> str:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError as error:
         raise InvalidSetting(f"Setting {key} holds half a Unicode character. Correct it.", key) from error
-
-
-def keys() -> dict[str, list[FieldInfo]]:
-    """Every dotted key that people type, with its fields: one per variant of its section."""
-    found: dict[str, list[FieldInfo]] = {}
-    for key, field in walk_settings(RunConfig):
-        if not isinstance(field.json_schema_extra, dict) or field.json_schema_extra.get("typed", True):
-            found.setdefault(key, []).append(field)
-    return found
-
-
-def short_keys() -> dict[str, str]:
-    """Leaf name -> dotted key, for the leaves that one key alone ends with; a top-level key wins.
-
-    A section that is itself one thing, ``start_from``, goes by its name.
-    """
-    owners: dict[str, set[str]] = {}
-    for key in keys():
-        if key.partition(".")[0] not in _WRITTEN_IN_FULL:
-            owners.setdefault(key.rpartition(".")[2], set()).add(key)
-    return {"start_from": "start_from.adapter"} | {
-        leaf: leaf if leaf in whole else next(iter(whole))
-        for leaf, whole in owners.items()
-        if (len(whole) == 1 or leaf in whole) and leaf != "adapter"
-    }
-
-
-def full_key(key: str) -> str:
-    """The dotted key that a flag means, also by a name that the setting had before.
-
-    Raises:
-        InvalidSetting: there is no such setting, or several sections have it.
-    """
-    key, known = current_key(key), keys()
-    if key in known:
-        return key
-    short = short_keys()
-    if key in short:
-        return short[key]
-    several = sorted(k for k in known if k.endswith(f".{key}"))
-    if several:
-        raise InvalidSetting(f"Setting {key} could mean {' or '.join(several)}. Write it in full.", key)
-    raise InvalidSetting(_unknown(key), key)
-
-
-def _unknown(key: str) -> str:
-    close = difflib.get_close_matches(key, [*keys(), *short_keys()], n=1)
-    meant = f" Did you mean {full_key(close[0])}?" if close else ""
-    return f"There is no setting {key}.{meant} See ratchet train --help for all of them."
 
 
 def set_at(settings: dict[str, Any], key: str, value: Any, *, is_new: bool = False) -> None:
@@ -273,139 +242,3 @@ def _read_none(settings: dict[str, Any]) -> None:
             kinds = set().union(*(_types(field.annotation) for field in fields))
             if type(None) in kinds and not kinds & {str, Literal}:
                 section[leaf] = None
-
-
-def _explained(error: ValidationError) -> InvalidSetting:
-    """Put pydantic's findings into sentences: the label, the value, the limit. One for each setting."""
-    by_key: dict[str, list[dict[str, Any]]] = {}
-    for finding in error.errors(include_url=False):
-        by_key.setdefault(_key_of(finding["loc"]), []).append(dict(finding))
-    sentences = [sentence for key, findings in by_key.items() for sentence in _sentences(key, findings)]
-    return InvalidSetting(" ".join(dict.fromkeys(sentences)), next(iter(by_key)))
-
-
-def _key_of(location: tuple[Any, ...]) -> str:
-    """The dotted key of a finding, without the variants of a section or of a value that pydantic names."""
-    names = [str(part) for part in location]
-    if len(names) > 1 and names[0] in _SECTIONS:
-        del names[1]
-    known = keys()
-    for end in range(len(names), 0, -1):
-        if ".".join(names[:end]) in known:
-            return ".".join(names[:end])
-    return ".".join(names)
-
-
-def _sentences(key: str, findings: list[dict[str, Any]]) -> Iterator[str]:
-    """Say what is wrong with one setting."""
-    # Of a value that may be one thing or another, the findings that reach deepest into it are about what was meant.
-    deepest = max(len(finding["loc"]) for finding in findings)
-    by_place: dict[str, list[dict[str, Any]]] = {}
-    for finding in findings:
-        if len(finding["loc"]) == deepest:
-            by_place.setdefault(_place_in(key, finding["loc"]), []).append(finding)
-    for place, alike in by_place.items():
-        yield _sentence(key, place, alike)
-
-
-def _place_in(key: str, location: tuple[Any, ...]) -> str:
-    """Where in a list or mapping a finding is, such as ", entry 2, assistant"; empty for a plain value."""
-    rest = location[len(key.split(".")) :]
-    indices = [position for position, part in enumerate(rest) if isinstance(part, int)]
-    if indices:
-        return f", entry {rest[indices[0]] + 1}" + "".join(f", {part}" for part in rest[indices[0] + 1 :])
-    inside_mapping = key.endswith(("template_options", "task_config")) and rest
-    return f", {rest[0]}" if inside_mapping else ""
-
-
-def _sentence(key: str, place: str, findings: list[dict[str, Any]]) -> str:
-    finding = findings[0]
-    kind, context, value = finding["type"], finding.get("ctx", {}), finding.get("input")
-    fields = keys().get(key)
-    label = (fields[0].title if fields else None) or key
-    name = (f"{label} ({key})" if label != key else key or "The settings") + place
-    if refused := _refused_measure(key, finding):
-        return refused
-    match kind:
-        case "value_error":
-            return str(context["error"])
-        case "extra_forbidden" if fields and finding["loc"][0] in _SECTIONS:
-            section = finding["loc"][0]
-            owner = "data.source" if section == "data" else f"{section}.kind"
-            return f"{name} does not go with {owner} {finding['loc'][1]}. Leave one of them out."
-        case "extra_forbidden":
-            return _unknown(key)
-        case "missing":
-            return f"{name} is missing. Give it a value."
-        case "union_tag_not_found" | "union_tag_invalid":
-            discriminator = str(context["discriminator"]).strip("'")
-            said = f"is {json.dumps(context['tag'])}" if "tag" in context else "is missing"
-            return f"{key}{place}.{discriminator} {said}; it must be one of {', '.join(_variants(key, discriminator))}."
-        case "string_pattern_mismatch" if fields:
-            return f"{name} is {shown_value(value)}; what it can be: {fields[0].description}"
-    limits = dict.fromkeys(limit_in_words(one) for one in findings)
-    return f"{name} is {shown_value(value)}; it must be {' or '.join(limits)}."
-
-
-def _refused_measure(key: str, finding: dict[str, Any]) -> str | None:
-    """Say why a verifier or metric of a known name is not offered, or None if that is not what is wrong."""
-    context = finding.get("ctx", {})
-    section = key.partition(".")[0]
-    if finding["type"] == "union_tag_invalid" and section in ("verifier", "watch"):
-        measure, what = context["tag"], f"{section}.kind"
-    elif finding["type"] in ("literal_error", "extra_forbidden") and finding["loc"][-1] == "metric":
-        measure, what = finding.get("input"), f"{section}.metric"
-    else:
-        return None
-    reason = why_not_a_reward(measure)
-    if reason is None:
-        return None
-    return (
-        f"{what} is {shown_value(measure)}, which is never a reward: {reason}. Choose a verifier that checks one "
-        "answer against its reference."
-    )
-
-
-def _variants(key: str, discriminator: str) -> list[str]:
-    """The kinds that a section, or an entry of a list in it, may be of."""
-    tag = f"{key}.{discriminator}"
-    if tag in keys():
-        return [value for field in keys()[tag] for value in get_args(field.annotation)]
-    return [kind for kind in _variants(key.rpartition(".")[0], discriminator) if kind != "composite"]
-
-
-def limit_in_words(finding: dict[str, Any]) -> str:
-    """Complete "it must be ..." for a finding."""
-    limit = {
-        "greater_than_equal": "at least {ge}",
-        "greater_than": "above {gt}",
-        "less_than_equal": "at most {le}",
-        "less_than": "below {lt}",
-        "literal_error": "{expected}",
-        "string_pattern_mismatch": "a text of another form",
-        "string_too_short": "a text that is not empty",
-        "string_too_long": "a text of at most {max_length} characters",
-        "too_long": "at most {max_length} entries",
-        "too_short": "at least {min_length} entries",
-        "int_type": "a whole number",
-        "int_from_float": "a whole number",
-        "int_parsing_size": "a smaller number",
-        "float_type": "a number",
-        "bool_type": "true or false",
-        "finite_number": "a finite number",
-        "string_type": "a text",
-        "tuple_type": "a list",
-        "dict_type": "a mapping",
-        "model_type": "a section with settings in it",
-        "model_attributes_type": "a section with settings in it",
-    }.get(finding["type"])
-    if limit is None:
-        return str(finding["msg"]).removeprefix("Input should be ").removeprefix("Value should be ")
-    context = finding.get("ctx", {})
-    return limit.format(**{name: f"{x:g}" if isinstance(x, float) else x for name, x in context.items()})
-
-
-def shown_value(value: Any) -> str:
-    """A value as an error shows it, shortened where it is long."""
-    shown = json.dumps(value, default=str)
-    return shown if len(shown) <= 80 else shown[:77] + "..."

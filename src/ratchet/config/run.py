@@ -1,17 +1,25 @@
 """A whole run: all settings in one frozen object, and what the ones left out stand for."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from ratchet.config.base import Settings, setting
+from ratchet.config.base import Settings, setting, unusual, with_current_names, with_tuples, written
 from ratchet.config.data import Data, MathPairsData, PromptSettings
-from ratchet.config.given import unusual, with_tuples, written
-from ratchet.config.objectives import RATE_DEFAULTS, DpoSettings, Objective, SftSettings
-from ratchet.config.renames import with_current_names
+from ratchet.config.objectives import (
+    LOSS_DEFAULTS,
+    RATE_DEFAULTS,
+    DpoSettings,
+    Loss,
+    Objective,
+    PresetName,
+    RlSettings,
+    SftSettings,
+    with_preset,
+)
 from ratchet.config.resources import (
     KeepSettings,
     LimitSettings,
@@ -21,7 +29,6 @@ from ratchet.config.resources import (
     SamplerSettings,
     StartSettings,
 )
-from ratchet.config.rl import LOSS_DEFAULTS, Loss, PresetName, RlSettings, with_preset
 from ratchet.errors import InvalidSetting
 from ratchet.verifiers import KINDS, VerifierSettings
 from ratchet.verifiers.final_number import FinalNumberVerifier
@@ -32,13 +39,14 @@ from ratchet.verifiers.reward import RewardSettings
 
 Tracker = Literal["tensorboard", "trackio", "wandb", "mlflow"]
 
-# Which verifier a source brings along.
-_SOURCE_VERIFIERS: dict[str, VerifierSettings] = {
-    "math_pairs": MathPairsVerifier(),
-    "gsm8k": FinalNumberVerifier(),
-    "boxed": MathVerifier(),
-    "deepmath": MathVerifier(),
-    "reasoning_gym": ReasoningGymVerifier(),
+# Which verifier a source brings along. Made when it is needed: pydantic builds a class for its first instance, which
+# every start of the command line would pay for. Defaults below are factories for the same reason.
+_SOURCE_VERIFIERS: dict[str, Callable[[], VerifierSettings]] = {
+    "math_pairs": MathPairsVerifier,
+    "gsm8k": FinalNumberVerifier,
+    "boxed": MathVerifier,
+    "deepmath": MathVerifier,
+    "reasoning_gym": ReasoningGymVerifier,
 }
 
 
@@ -73,8 +81,8 @@ class RunConfig(Settings):
     revision: str = setting(
         "main", min_length=1, label="Revision", help="Hub revision; pinned to a commit when the run starts."
     )
-    data: Data = MathPairsData()
-    prompt: PromptSettings = PromptSettings()
+    data: Data = Field(default_factory=MathPairsData)
+    prompt: PromptSettings = Field(default_factory=PromptSettings)
     verifier: VerifierSettings | None = Field(
         None,
         title="Verifier",
@@ -86,11 +94,11 @@ class RunConfig(Settings):
         description="A second, independent verifier, shown beside the reward and never trained on. A reward that rises "
         "while this score falls raises an alarm. Left out: none.",
     )
-    reward: RewardSettings = RewardSettings()
-    rl: RlSettings = RlSettings()
-    sft: SftSettings = SftSettings()
-    dpo: DpoSettings = DpoSettings()
-    sampler: SamplerSettings = SamplerSettings()
+    reward: RewardSettings = Field(default_factory=RewardSettings)
+    rl: RlSettings = Field(default_factory=RlSettings)
+    sft: SftSettings = Field(default_factory=SftSettings)
+    dpo: DpoSettings = Field(default_factory=DpoSettings)
+    sampler: SamplerSettings = Field(default_factory=SamplerSettings)
     learning_rate: float | None = setting(
         None,
         ge=1e-8,
@@ -106,17 +114,17 @@ class RunConfig(Settings):
         help="The id of a completed evaluation on the run's data. It supplies verifier and metric where the run names "
         "none. Empty: none.",
     )
-    start_from: StartSettings = StartSettings()
-    lora: LoraSettings = LoraSettings()
+    start_from: StartSettings = Field(default_factory=StartSettings)
+    lora: LoraSettings = Field(default_factory=LoraSettings)
     quantization: Quantization = setting(
         "none",
         label="Quantization",
         help="Loads the base model in 8bit or 4bit (QLoRA) with bitsandbytes; the adapter is not quantized. On a CPU "
         "this saves memory but no time.",
     )
-    optimizer: OptimizerSettings = OptimizerSettings()
-    limits: LimitSettings = LimitSettings()
-    keep: KeepSettings = KeepSettings()
+    optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    keep: KeepSettings = Field(default_factory=KeepSettings)
     trackers: tuple[Tracker, ...] = setting(
         (),
         label="Trackers",
@@ -175,7 +183,7 @@ class RunConfig(Settings):
             names = ("objective", "preset", "data", "verifier")
             choices = {name: getattr(config, name) for name in names}
             usual = cls.model_validate({**choices, "rl": {"loss": config.rl.loss}})
-            own = _SOURCE_VERIFIERS.get(config.data.source)
+            own = _source_verifier(config.data.source)
             with suppress(InvalidSetting):  # a draft may not name its verifier yet
                 usual = usual.resolved()
                 own = own and cls.model_validate({"data": config.data}).resolved().verifier
@@ -247,7 +255,7 @@ class RunConfig(Settings):
 
     def _verifier(self) -> VerifierSettings | None:
         """The verifier that was named, or the source's own; sft and dpo may have none."""
-        verifier = self.verifier or _SOURCE_VERIFIERS.get(self.data.source)
+        verifier = self.verifier or _source_verifier(self.data.source)
         if verifier is None and self.objective == "rl":
             kinds = sorted(KINDS.keys() - {"python", "reasoning_gym"})
             raise InvalidSetting(
@@ -256,3 +264,9 @@ class RunConfig(Settings):
                 field="verifier.kind",
             )
         return verifier
+
+
+def _source_verifier(source: str) -> VerifierSettings | None:
+    """The verifier that a source brings along, None where it has none."""
+    made = _SOURCE_VERIFIERS.get(source)
+    return made() if made else None

@@ -10,7 +10,7 @@ import json
 from importlib import metadata
 
 from ratchet.config import Data, DatasetData, MathPairsData, ReasoningGymData, RunConfig
-from ratchet.config.renames import first_names
+from ratchet.config.base import first_names
 from ratchet.engine.policy import device_name, pinned_commit
 from ratchet.engine.prepare import Prepared
 from ratchet.models.model_files import SMOLLM2, ModelFiles

@@ -1,7 +1,7 @@
 """What a loop is: its history round by round, what is to be done next, what is shown, and how it ended.
 
 Plain data. ``loop_decisions.py`` decides and ``loop_report.py`` closes, both from this alone; settings are in
-``config/loop_settings.py``. Scores in a history are those of the selection half, never of the held-out half.
+``config/resources.py``. Scores in a history are those of the selection half, never of the held-out half.
 """
 
 from math import fsum

@@ -57,7 +57,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from math import fsum
 
-from ratchet.config.loop_settings import LoopSettings
+from ratchet.config.resources import LoopSettings
 from ratchet.evaluation.loop import (
     BenchmarkRound,
     Decision,

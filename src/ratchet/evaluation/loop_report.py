@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import hypot
 from typing import TYPE_CHECKING
 
-from ratchet.config.loop_settings import LoopSettings
+from ratchet.config.resources import LoopSettings
 from ratchet.evaluation.comparison import Verdict, verdict_of
 from ratchet.evaluation.evaluation import Score
 from ratchet.evaluation.loop import HeldOutVerdict, LoopReport, LoopRound, SelectionBias

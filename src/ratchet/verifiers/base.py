@@ -191,7 +191,7 @@ class Kind:
         build: Makes the verifier of those settings.
         metrics: What each of its numbers means, by id, as settings, records and the API use them. The first one is
             correctness unless the settings name another. Each lies in 0..1 for one answer, so that it can be a reward.
-        example: What the tests of all kinds run on.
+        example: Makes what the tests of all kinds run on; not made at import, where pydantic would build every kind.
         known_answers: Of the settings, a prompt, and the ground truths of other prompts to make wrong answers of: the
             answers whose verdict is known. What a kind leaves open is not claimed.
         usual_format: The format bonus that goes with it where the user chooses none.
@@ -200,7 +200,7 @@ class Kind:
     settings: type[KindSettings]
     build: Callable[[Any, Building], Verifier]
     metrics: Mapping[str, str]
-    example: Example | None
+    example: Callable[[], Example] | None
     known_answers: Callable[[Any, Prompt, Sequence[str]], KnownAnswers]
     usual_format: FormatKind = "off"
 

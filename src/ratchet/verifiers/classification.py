@@ -80,6 +80,6 @@ KIND = Kind(
     settings=ClassificationVerifier,
     build=Classification,
     metrics={"label_accuracy": "The answer is the right label."},
-    example=Example(ClassificationVerifier(labels=("yes", "no")), "yes", right=" Yes", wrong="no"),
+    example=lambda: Example(ClassificationVerifier(labels=("yes", "no")), "yes", right=" Yes", wrong="no"),
     known_answers=_known_answers,
 )

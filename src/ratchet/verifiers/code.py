@@ -201,7 +201,7 @@ KIND = Kind(
         "tests_passed": "Share of the row's tests that the program passes.",
         "all_passed": "The program passes every test of the row.",
     },
-    example=Example(
+    example=lambda: Example(
         CodeVerifier(),
         "def double(x):\n    return 2 * x",
         right="```python\ndef double(x):\n    return x + x\n```",

@@ -175,7 +175,7 @@ KIND = Kind(
     settings=CompositeVerifier,
     build=_build,
     metrics={"correctness": "Correctness of the part that counts; all parts are reported beside it."},
-    example=Example(
+    example=lambda: Example(
         CompositeVerifier(
             parts=(
                 CompositePart(verifier=QaVerifier(), weight=2.0),

@@ -138,7 +138,7 @@ KIND = Kind(
     settings=CustomVerifier,
     build=Custom,
     metrics={"score": "What your metric returns."},
-    example=Example(
+    example=lambda: Example(
         CustomVerifier(metric="equal", source="def score(answer, reference):\n    return float(answer == reference)\n"),
         "7",
         right="7",

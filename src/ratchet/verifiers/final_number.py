@@ -188,7 +188,7 @@ KIND = Kind(
     settings=FinalNumberVerifier,
     build=FinalNumber,
     metrics={"accuracy": "The last number has the expected value."},
-    example=Example(FinalNumberVerifier(), "7", right="so 7.", wrong="8"),
+    example=lambda: Example(FinalNumberVerifier(), "7", right="so 7.", wrong="8"),
     known_answers=known_answers,
     usual_format="tags",
 )

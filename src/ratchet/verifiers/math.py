@@ -139,7 +139,7 @@ KIND = Kind(
     settings=MathVerifier,
     build=Math,
     metrics={"accuracy": "The boxed or last expression equals the reference, as mathematics."},
-    example=Example(MathVerifier(), r"\frac{1}{2}", right=r"\boxed{\frac{2}{4}}", wrong=r"\boxed{0.6}"),
+    example=lambda: Example(MathVerifier(), r"\frac{1}{2}", right=r"\boxed{\frac{2}{4}}", wrong=r"\boxed{0.6}"),
     known_answers=_known_answers,
     usual_format="boxed",
 )

@@ -44,7 +44,7 @@ KIND = Kind(
         "accuracy": "The last number has the expected value.",
         "accuracy_strict": "It is also written exactly as in the reference.",
     },
-    example=Example(MathPairsVerifier(), "7", right="so 7.", wrong="8"),
+    example=lambda: Example(MathPairsVerifier(), "7", right="so 7.", wrong="8"),
     known_answers=known_answers,
     usual_format="tags",
 )

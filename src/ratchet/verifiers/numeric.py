@@ -130,6 +130,8 @@ KIND = Kind(
     settings=NumericVerifier,
     build=Numeric,
     metrics={"numeric_accuracy": "The answer is one number, within the tolerances of the reference."},
-    example=Example(NumericVerifier(absolute_tolerance=0.5, relative_tolerance=0.1), "7", right="7.5", wrong="9"),
+    example=lambda: Example(
+        NumericVerifier(absolute_tolerance=0.5, relative_tolerance=0.1), "7", right="7.5", wrong="9"
+    ),
     known_answers=_known_answers,
 )

@@ -93,6 +93,6 @@ KIND = Kind(
         "normalized_exact_match": "The same text apart from case, punctuation, articles and whitespace.",
         "token_f1": "Harmonic mean of word precision and recall against the reference.",
     },
-    example=Example(QaVerifier(), "the red house", right="Red house.", wrong="the blue house"),
+    example=lambda: Example(QaVerifier(), "the red house", right="Red house.", wrong="the blue house"),
     known_answers=_known_answers,
 )

@@ -94,7 +94,7 @@ KIND = Kind(
     settings=ReasoningGymVerifier,
     build=ReasoningGym,
     metrics={"score": "What the task's own scorer gives."},
-    example=Example(
+    example=lambda: Example(
         ReasoningGymVerifier(),
         "7",
         right="<answer>7</answer>",

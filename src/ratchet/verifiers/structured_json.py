@@ -199,7 +199,7 @@ KIND = Kind(
         "schema_valid": "The document follows the JSON schema.",
         "json_exact_match": "The whole document equals the reference.",
     },
-    example=Example(
+    example=lambda: Example(
         StructuredJsonVerifier.model_validate({"schema": _SCHEMA}),
         '{"a": 2, "c": [1]}',
         right='{"c": [1], "a": 2.0}',

@@ -155,7 +155,7 @@ KIND = Kind(
         "name_match": "The expected tools are called, as often as expected, whatever the arguments.",
         "call_valid": "Every call names a listed tool and its arguments follow the tool's schema.",
     },
-    example=Example(
+    example=lambda: Example(
         ToolCallVerifier(),
         '{"name": "f", "arguments": {"a": 2}}',
         right='<tool_call>{"name": "f", "arguments": {"a": 2.0}}</tool_call>',

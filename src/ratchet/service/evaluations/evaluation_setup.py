@@ -14,7 +14,8 @@ from typing import Any
 
 from ratchet.config import EndpointSettings, PromptSettings, RunConfig, StartSettings, VerifierSettings
 from ratchet.config.changes import with_values
-from ratchet.config.config_text import build, full_key
+from ratchet.config.config_text import build
+from ratchet.config.setting_words import full_key
 from ratchet.datasets import Dataset, benchmark_folders
 from ratchet.datasets.tokens import NotCountable, open_encoder
 from ratchet.endpoint import EndpointRequest, extra_sent, sampling_sent
