@@ -9,7 +9,7 @@ import sys
 import time
 
 from ratchet.sandbox.metric_pool import SandboxPool
-from ratchet.sandbox.metric_score import MetricLimits, MetricSource
+from ratchet.sandbox.metric_process import MetricLimits, MetricSource
 
 SOURCE = """
 import re

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.sandbox.metric_pool import MetricPool
-from ratchet.sandbox.metric_score import MetricLimits
+from ratchet.sandbox.metric_process import MetricLimits
 from ratchet.sandbox.probe import probe
 from ratchet.sandbox.tools import system_python
 

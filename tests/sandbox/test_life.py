@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ratchet.sandbox.launcher import Contents, Sandbox, python_command
-from ratchet.sandbox.metric_score import MetricScore
+from ratchet.sandbox.metric_process import MetricScore
 
 from .processes import is_of_another_test
 
@@ -78,7 +78,7 @@ def test_killing_twice_does_no_harm():
     sandbox.kill()
     sandbox.stop()
     sandbox.kill()
-    assert not sandbox.is_running
+    assert sandbox.wait(0) is not None
 
 
 def test_out_of_memory_takes_the_sandbox_first(bwraps):
@@ -100,7 +100,7 @@ def test_a_sandbox_ends_with_the_thread_that_started_it():
     thread = threading.Thread(target=lambda: started.append(Sandbox(["/usr/bin/sleep", "600"])))
     thread.start()
     thread.join()
-    assert gone_within(10.0, lambda: not started[0].is_running)
+    assert gone_within(10.0, lambda: started[0].wait(0) is not None)
     started[0].kill()
 
 

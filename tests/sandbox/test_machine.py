@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import SandboxUnavailable
-from ratchet.sandbox import monty_pool
+from ratchet.sandbox import metric_pool
 from ratchet.sandbox.launcher import START_SECONDS
 from ratchet.sandbox.metric_pool import MetricPool
 from ratchet.sandbox.probe import Probe, probe
@@ -191,7 +191,7 @@ def test_packages_that_are_not_there_or_out_of_reach(folder, other_machine):
 
 
 def test_the_machines_fault_is_never_the_metrics(folder, other_machine):
-    other_machine.setattr(monty_pool, "is_installed", lambda: False)
+    other_machine.setattr(metric_pool, "find_spec", lambda name: None)
     other_machine.setenv("PATH", str(folder))
     assert not probe(refresh=True).ok
     pool = MetricPool("this is no Python", name="broken")

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ratchet.errors import MetricRefused
-from ratchet.sandbox.metric_score import MetricScore
+from ratchet.sandbox.metric_process import MetricScore
 
 from .conftest import cases
 

@@ -9,7 +9,7 @@ import pytest
 
 from ratchet.errors import MetricRefused, SandboxUnavailable
 from ratchet.sandbox import metric_pool
-from ratchet.sandbox.metric_score import MetricScore
+from ratchet.sandbox.metric_process import MetricScore
 
 EQUAL = "def score(answer, reference):\n    return 1.0 if answer == reference else 0.0\n"
 

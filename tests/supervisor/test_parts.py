@@ -261,12 +261,12 @@ def test_an_ended_journal_is_no_refusal(tmp_path):
 
 
 def test_the_heartbeat_says_what_the_work_is_at(tmp_path, monkeypatch):
-    from ratchet.worker import heartbeat as heartbeats
+    from ratchet.worker import watchdog
 
-    monkeypatch.setattr(heartbeats, "_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "_EVERY_SECONDS", 0.01)
     folder = RunFolder.create(RunConfig(), tmp_path / "run")
     session = SimpleNamespace(progress_count=0)
-    heartbeat = heartbeats.Heartbeat(folder)
+    heartbeat = watchdog.Heartbeat(folder)
 
     def beat():
         return json.loads(folder.heartbeat_path.read_text())

@@ -21,43 +21,14 @@ from typing import Any
 from ratchet.sandbox.code_values import decode, encode
 
 _CHANGEABLE = (list, dict, set, bytearray)
+_BUILT_INS = (getattr, setattr, isinstance, len, iter, next, str, repr, format, bool, int, float, round, abs)
+_OPERATORS = """
+    index getitem setitem delitem lt le gt ge add sub mul truediv floordiv mod pow matmul and or xor neg invert
+"""
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda target, *given, **named: target(*given, **named),
-    "getattr": getattr,
-    "setattr": setattr,
-    "isinstance": isinstance,
-    "len": len,
-    "iter": iter,
-    "next": next,
-    "str": str,
-    "repr": repr,
-    "format": format,
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "index": operator.index,
-    "round": round,
-    "abs": abs,
-    "getitem": operator.getitem,
-    "setitem": operator.setitem,
-    "delitem": operator.delitem,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "truediv": operator.truediv,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "pow": operator.pow,
-    "matmul": operator.matmul,
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-    "neg": operator.neg,
-    "invert": operator.invert,
+    **{function.__name__: function for function in _BUILT_INS},
+    **{name: getattr(operator, f"__{name}__") for name in _OPERATORS.split()},
 }
 
 

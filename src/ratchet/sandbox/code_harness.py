@@ -110,16 +110,13 @@ def _run_io(host: _Host, order: dict[str, Any]) -> None:
     clock = _Clock(order)
     for given in inputs:
         seconds = clock.seconds()
-        status, output = _run_case(code, given, seconds, order["output_bytes"]) if seconds else ("timed_out", b"")
+        status, output = "timed_out", b""
+        if seconds:
+            case = _Case(code, given)
+            status = case.converse(time.monotonic() + seconds, order["output_bytes"])
+            output = bytes(case.output) if status == "ran" else b""
         clock.out_of_time += status == "timed_out"
         host.report(status=status, output=base64.b64encode(output).decode())
-
-
-def _run_case(code: types.CodeType, given: bytes, seconds: float, output_bytes: int) -> tuple[str, bytes]:
-    """Return ``ran``, ``error`` or ``timed_out``, and what the program wrote (nothing unless it ran)."""
-    case = _Case(code, given)
-    status = case.converse(time.monotonic() + seconds, output_bytes)
-    return status, bytes(case.output) if status == "ran" else b""
 
 
 class _Case:
@@ -144,7 +141,10 @@ class _Case:
         os.set_blocking(read_out, False)
 
     def converse(self, deadline: float, output_bytes: int) -> str:
-        """Go on until the process has ended and all that it wrote is read; then end whatever it left behind."""
+        """Go on until the process has ended and all that it wrote is read; then end whatever it left behind.
+
+        Return ``ran``, ``error`` or ``timed_out``.
+        """
         status = None
         while status is None:
             left = deadline - time.monotonic()

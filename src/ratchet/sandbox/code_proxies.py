@@ -207,14 +207,9 @@ def _between_two(operation: str) -> Callable[..., Any]:
     return method
 
 
-_ASKED_OF_ONE = (
-    *("len", "str", "repr", "bool", "int", "float", "index", "round", "abs"),
-    *("getitem", "setitem", "delitem", "neg", "invert"),
-)
-_ASKED_OF_TWO = (
-    *("lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"),
-)
-for _name in _ASKED_OF_ONE:
+_UNARY = "len str repr bool int float index round abs getitem setitem delitem neg invert"
+_BETWEEN_TWO = "lt le gt ge add sub mul truediv floordiv mod pow matmul and or xor"
+for _name in _UNARY.split():
     setattr(Proxy, f"__{_name}__", _unary(_name))
-for _name in _ASKED_OF_TWO:
+for _name in _BETWEEN_TWO.split():
     setattr(Proxy, f"__{_name}__", _between_two(_name))

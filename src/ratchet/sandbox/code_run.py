@@ -14,9 +14,7 @@ Not protected from: a program that recognises the tests' inputs and answers by h
 import base64
 import binascii
 import functools
-import json
 import os
-import select
 import threading
 import time
 from contextlib import suppress
@@ -26,7 +24,7 @@ from typing import Any, Literal, cast, get_args
 from ratchet.errors import SandboxUnavailable
 from ratchet.sandbox.code_tests import MOST_OUTPUT_BYTES, CodeTests, IoTests, same_output
 from ratchet.sandbox.launcher import START_SECONDS, Contents, Limits, Sandbox, python_command
-from ratchet.sandbox.probe import probe, sandbox_file
+from ratchet.sandbox.probe import Broken, Channel, probe, sandbox_file
 from ratchet.sandbox.tools import unavailable
 
 Status = Literal["passed", "failed", "error", "timed_out"]
@@ -38,7 +36,6 @@ _FILES = ("code_harness.py", "code_candidate.py", "code_proxies.py", "code_value
 _SCRATCH = {"/tmp": 64 << 20, "/dev/shm": 16 << 20}
 _TESTS_OF_TIME = 10  # a run may take as long as so many tests
 _MARGIN_SECONDS = 1.0  # after its end as the harness counts it, which starts a little later
-_SAMPLE_SECONDS = 0.05
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MOST_LINE_BYTES = 2 * MOST_OUTPUT_BYTES  # base 64 and the frame around it
 
@@ -93,14 +90,6 @@ class CodeRunner:
         total_seconds = self._limit_seconds * min(len(tests) + 1, _TESTS_OF_TIME)
         limits = Limits(address_space=self._memory_bytes, cpu_seconds=int(total_seconds) + 2)
         contents = Contents(files=_harness(), scratch=_SCRATCH)
-        with self._slots, Sandbox(python_command(f"{_FOLDER}/{_FILES[0]}"), contents, limits) as sandbox:
-            line = _HarnessLine(sandbox, most_resident=2 * self._memory_bytes)
-            self._greet(line, sandbox, program, tests, total_seconds)
-            return _result(line, tests, time.monotonic() + total_seconds + _MARGIN_SECONDS)
-
-    def _greet(
-        self, line: "_HarnessLine", sandbox: Sandbox, program: str, tests: CodeTests, total_seconds: float
-    ) -> None:
         order = {
             "mode": "io" if isinstance(tests, IoTests) else "assert",
             "program": program,
@@ -108,80 +97,27 @@ class CodeRunner:
             "total_seconds": total_seconds,
             "output_bytes": MOST_OUTPUT_BYTES,
         }
-        deadline = time.monotonic() + START_SECONDS
-        try:
-            line.send(order, deadline)
-            said = line.receive(deadline)
-        except _Ended as ended:
-            if ended.why == "out_of_time":
-                raise SandboxUnavailable(f"A code run did not start within {START_SECONDS:g} s.") from None
-            said = None
-        if said != {"hello": True}:
-            raise unavailable(sandbox.complaint() or "A code run ended before it began.")
+        with self._slots, Sandbox(python_command(f"{_FOLDER}/{_FILES[0]}"), contents, limits) as sandbox:
 
+            def look() -> None:
+                if resident_bytes(sandbox.process_id) > 2 * self._memory_bytes:
+                    raise _TooMuchMemory
 
-class _Ended(Exception):
-    """The conversation is over before its end."""
-
-    def __init__(self, why: Ending) -> None:
-        super().__init__(why)
-        self.why: Ending = why
-
-
-class _HarnessLine:
-    """The pipes to a sandbox, used without ever waiting past a deadline or a limit on memory."""
-
-    def __init__(self, sandbox: Sandbox, *, most_resident: int) -> None:
-        self._sandbox, self._most_resident = sandbox, most_resident
-        self._unread = b""
-        self._sampled_at = time.monotonic()
-        os.set_blocking(sandbox.stdin, False)
-        os.set_blocking(sandbox.stdout, False)
-
-    def send(self, message: Any, deadline: float) -> None:
-        """Send the length in eight bytes, then JSON."""
-        text = json.dumps(message).encode()
-        left = memoryview(len(text).to_bytes(8, "big") + text)
-        while left:
-            self._wait(self._sandbox.stdin, select.POLLOUT, deadline)
+            channel = Channel(sandbox, most_line_bytes=_MOST_LINE_BYTES, look=look)
+            channel.send(order, in_line=False)
             try:
-                left = left[os.write(self._sandbox.stdin, left) :]
-            except BlockingIOError:
-                continue
-            except BrokenPipeError:
-                raise _Ended("broken") from None
+                is_ready = channel.receive(START_SECONDS) == {"hello": True}
+            except TimeoutError:
+                raise SandboxUnavailable(f"A code run did not start within {START_SECONDS:g} s.") from None
+            except (Broken, _TooMuchMemory):
+                is_ready = False
+            if not is_ready:
+                raise unavailable(sandbox.complaint() or "A code run ended before it began.")
+            return _result(channel, tests, time.monotonic() + total_seconds + _MARGIN_SECONDS)
 
-    def receive(self, deadline: float) -> dict[str, Any]:
-        """The next line, which is a JSON object."""
-        while b"\n" not in self._unread:
-            self._wait(self._sandbox.stdout, select.POLLIN, deadline)
-            piece = os.read(self._sandbox.stdout, 1 << 16)
-            if not piece or len(self._unread) > _MOST_LINE_BYTES:
-                raise _Ended("broken")
-            self._unread += piece
-        line, _, self._unread = self._unread.partition(b"\n")
-        try:
-            message = json.loads(line)
-        except ValueError:
-            raise _Ended("broken") from None
-        if not isinstance(message, dict):
-            raise _Ended("broken")
-        return message
 
-    def _wait(self, descriptor: int, event: int, deadline: float) -> None:
-        """Wait until the descriptor is ready, sampling the memory."""
-        ready = select.poll()
-        ready.register(descriptor, event)
-        while True:
-            now = time.monotonic()
-            if now >= deadline:
-                raise _Ended("out_of_time")
-            if now - self._sampled_at >= _SAMPLE_SECONDS:
-                if resident_bytes(self._sandbox.process_id) > self._most_resident:
-                    raise _Ended("out_of_memory")
-                self._sampled_at = time.monotonic()
-            if ready.poll(1000 * min(_SAMPLE_SECONDS, deadline - now)):
-                return
+class _TooMuchMemory(Exception):
+    """The processes of a run hold more than they may together."""
 
 
 @functools.cache
@@ -189,26 +125,25 @@ def _harness() -> dict[str, bytes]:
     return {f"{_FOLDER}/{name}": sandbox_file(name) for name in _FILES}
 
 
-def _result(line: _HarnessLine, tests: CodeTests, deadline: float) -> CodeResult:
+def _result(channel: Channel, tests: CodeTests, deadline: float) -> CodeResult:
     """Send the tests and gather what becomes of them; what is not reported counts as not passed."""
     statuses: list[Status] = []
     compiles = True
     ending: Ending = "finished"
     try:
-        line.send(_as_sent(tests), deadline)
-        compiles = line.receive(deadline).get("compiles") is not False
+        given = tests.inputs if isinstance(tests, IoTests) else {"statements": tests.statements, "names": tests.names}
+        channel.send(given, in_line=False)
+        compiles = channel.receive(deadline - time.monotonic()).get("compiles") is not False
         for number in range(len(tests) if compiles else 0):
-            statuses.append(_status(line.receive(deadline), tests, number))
-    except _Ended as ended:
-        ending = ended.why
+            statuses.append(_status(channel.receive(deadline - time.monotonic()), tests, number))
+    except TimeoutError:
+        ending = "out_of_time"
+    except _TooMuchMemory:
+        ending = "out_of_memory"
+    except Broken:
+        ending = "broken"
     rest: Status = "timed_out" if ending == "out_of_time" else "error"
     return CodeResult((*statuses, *[rest] * (len(tests) - len(statuses))), compiles, ending)
-
-
-def _as_sent(tests: CodeTests) -> Any:
-    if isinstance(tests, IoTests):
-        return tests.inputs
-    return {"statements": tests.statements, "names": tests.names}
 
 
 def _status(report: dict[str, Any], tests: CodeTests, number: int) -> Status:
@@ -217,11 +152,11 @@ def _status(report: dict[str, Any], tests: CodeTests, number: int) -> Status:
         try:
             written = base64.b64decode(report["output"], validate=True).decode("utf-8", "replace")
         except (KeyError, TypeError, binascii.Error):
-            raise _Ended("broken") from None
+            raise Broken("an output is no base 64") from None
         return "passed" if same_output(written, tests.outputs[number]) else "failed"
     possible = _STATUSES[2:] if isinstance(tests, IoTests) else _STATUSES
     if status not in possible:
-        raise _Ended("broken")
+        raise Broken("a status is none of a test")
     return cast(Status, status)
 
 

@@ -31,8 +31,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from ratchet.errors import SandboxUnavailable
-from ratchet.sandbox.seccomp import seccomp_filter
-from ratchet.sandbox.tools import Tools, find_tools, unavailable
+from ratchet.sandbox.tools import Tools, find_tools, seccomp_filter, unavailable
 
 # An unused user and group, below the 65,536 ids that rootless containers have.
 SANDBOX_ID = 64999
@@ -150,11 +149,6 @@ class Sandbox:
     def process_id(self) -> int:
         """The process outside (bwrap) of which all processes inside are descendants."""
         return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the first process has not ended yet."""
-        return self._process.poll() is None
 
     def wait(self, seconds: float) -> int | None:
         """Wait until it has ended; return its status (128 + the signal that ended it), or None after the time given."""

@@ -2,20 +2,83 @@
 
 A process that breaks the protocol, ends or is late is not asked again. What it had reported keeps its score, the answer
 it was at fails, and the others are given back, to be graded by its successor.
+
+Also what grading by a metric is made of: its limits, a score or a failure, and the sentence of a refusal.
 """
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
-from ratchet.sandbox.channel import Broken
+from ratchet.errors import MetricRefused
 from ratchet.sandbox.launcher import Limits, Sandbox
-from ratchet.sandbox.metric_score import FAILURE_KINDS, FailureKind, MetricLimits, MetricScore, MetricSource
-from ratchet.sandbox.probe import start_worker
+from ratchet.sandbox.probe import Broken, start_worker
 
+FailureKind = Literal["load", "execution", "result", "time", "memory", "output"]
+FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+
+MOST_SOURCE_CHARACTERS = 32_000
+MOST_ANSWER_CHARACTERS = 1_000_000
+MOST_REFERENCE_CHARACTERS = 32_000
 # How much longer than the limit the host waits: the process inside ends what is late by itself, unless it was stopped.
 GRACE_SECONDS = 1.0
 _DETAIL_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class MetricLimits:
+    """What a metric may use. ``answer_seconds`` is wall time and processor time alike, each for itself."""
+
+    answer_seconds: float = 1.0
+    load_seconds: float = 5.0
+    memory_bytes: int = 512 << 20
+
+
+@dataclass(frozen=True)
+class MetricScore:
+    """What a metric made of one answer: a ``value`` in 0..1, or a ``failure`` by kind.
+
+    ``detail`` says more of a failure and never holds text of the answer or the reference.
+    """
+
+    value: float | None
+    failure: FailureKind | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class MetricSource:
+    """One version of a user's metric: Python that defines ``score(answer, reference)``."""
+
+    source: str
+    name: str = "metric"
+    version: int | None = None
+
+    @property
+    def title(self) -> str:
+        """How messages call it."""
+        return f"Metric {self.name}" + ("" if self.version is None else f" version {self.version}")
+
+    def refused(self, why: str) -> MetricRefused:
+        """The fault that says why the metric cannot be used."""
+        return MetricRefused(f"{self.title} is refused: {why.rstrip('.')}.")
+
+    def check_length(self) -> None:
+        """Raise MetricRefused if the source is too long."""
+        if len(self.source) > MOST_SOURCE_CHARACTERS:
+            raise self.refused(
+                f"its source has {len(self.source):,} characters; the limit is {MOST_SOURCE_CHARACTERS:,}"
+            )
+
+
+def too_long(answer: str, reference: str) -> MetricScore | None:
+    """The failure of an answer or a reference that is too long to be graded, None for the others."""
+    most_of_each = ("answer", answer, MOST_ANSWER_CHARACTERS), ("reference", reference, MOST_REFERENCE_CHARACTERS)
+    for what, text, most in most_of_each:
+        if len(text) > most:
+            return MetricScore(None, "memory", f"the {what} has {len(text):,} characters; the limit is {most:,}")
+    return None
 
 
 class LoadFailed(Exception):
@@ -133,18 +196,3 @@ def _score(reply: dict[str, Any], batch: int, index: int) -> MetricScore:
         raise Broken("a reply is no score")
     known: FailureKind = next((known for known in FAILURE_KINDS if known == kind), "execution")
     return MetricScore(None, known, reply["detail"][:_DETAIL_CHARACTERS])
-
-
-def check_metric(metric: MetricSource, limits: MetricLimits) -> None:
-    """Load a metric under watch and look at its function.
-
-    Raises:
-        MetricRefused: it cannot be used, with the reason in one sentence.
-        SandboxUnavailable: nothing can be said of the metric, since the sandbox does not start.
-    """
-    metric.check_length()
-    try:
-        process = MetricProcess(metric, limits, check=True)
-    except LoadFailed as error:
-        raise metric.refused(str(error)) from None
-    process.kill()

@@ -25,7 +25,7 @@ import select
 import signal
 import sys
 import time
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 
 TYPE_CHECKING = False  # loading ``typing`` would make every fork dearer
 if TYPE_CHECKING:
@@ -54,11 +54,13 @@ class Refused(Exception):
 
 def main() -> None:
     """Serve until the input ends."""
+    import ctypes
+
     requests, replies = _protocol()
-    _make_opaque()
+    set_dumpable = 4  # no other process is to look into this one, whatever else is in the way already
+    ctypes.CDLL(None).prctl(set_dumpable, 0, 0, 0, 0)
     _reply(replies, {"hello": True})
     start = json.loads(requests.readline())
-    code = None
     if start["check"]:
         finding = in_child(lambda: check(start["source"]), start["load_seconds"])
         _reply(replies, {"checked": _as_refusal(finding, start["load_seconds"])})
@@ -71,7 +73,10 @@ def main() -> None:
         _reply(replies, {"loaded": False, "detail": f"loading it raised {_what_was_raised(error)}"})
         return
     _compile_patterns(code)
-    _settle()
+    # What loading may have set in the way of children; and they are not to copy what they only look at.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    gc.collect()
+    gc.freeze()
     _reply(replies, {"loaded": True})
     seconds = start["answer_seconds"]
     for line in requests:
@@ -92,14 +97,6 @@ def _protocol() -> tuple[BinaryIO, BinaryIO]:
         os.dup2(nowhere, standard)
     os.close(nowhere)
     return requests, replies
-
-
-def _make_opaque() -> None:
-    """Let no other process look into this one, whatever else is in the way already."""
-    import ctypes
-
-    set_dumpable = 4
-    ctypes.CDLL(None).prctl(set_dumpable, 0, 0, 0, 0)
 
 
 def _reply(replies: BinaryIO, message: Finding) -> None:
@@ -144,13 +141,6 @@ def _texts(code: CodeType) -> Iterator[str]:
             yield constant
         elif isinstance(constant, CodeType):
             yield from _texts(constant)
-
-
-def _settle() -> None:
-    """Undo what loading may have set in the way of children, and keep them from copying what they only look at."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    gc.collect()
-    gc.freeze()
 
 
 def in_child(work: Callable[[], object], seconds: float) -> Finding:
@@ -214,62 +204,43 @@ def _line_of(value: object) -> bytes:
 
 def _what_was_raised(error: BaseException) -> str:
     """The exception's class and where in the metric it came from."""
-    line = _line_in_metric(error.__traceback__)
-    where = f" on line {line} of the metric" if line else ""
-    return f"{type(error).__name__}{where}"
-
-
-def _line_in_metric(trace: TracebackType | None) -> int | None:
-    line = None
+    where, trace = "", error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == _SOURCE_NAME:
-            line = trace.tb_lineno
+            where = f" on line {trace.tb_lineno} of the metric"
         trace = trace.tb_next
-    return line
-
-
-class _Heard:
-    """What came from a child so far: its result, and how much it printed."""
-
-    def __init__(self, result: int, output: int) -> None:
-        self._result, self._output = result, output
-        self._waiting = select.poll()
-        self._waiting.register(result, select.POLLIN)
-        self._waiting.register(output, select.POLLIN)
-        self.said = b""
-        self.printed = 0
-        self.is_over = False
-
-    def listen(self, seconds: float) -> bool:
-        """Wait for more and take it; return whether there was any before the time was over."""
-        ready = self._waiting.poll(max(0.0, seconds) * 1000)
-        for descriptor, _ in ready:
-            piece = os.read(descriptor, _OUTPUT_BYTES)
-            if descriptor == self._output:
-                self.printed += len(piece)
-                if not piece:
-                    self._waiting.unregister(descriptor)
-            else:
-                self.said += piece
-                self.is_over = not piece or len(self.said) > _RESULT_BYTES
-        return bool(ready) or seconds > 0
+    return f"{type(error).__name__}{where}"
 
 
 def _followed(child: int, result: int, output: int, seconds: float) -> Finding:
     """Follow a child to its end, which comes when its result is there or its time is over; return the finding."""
     deadline = time.monotonic() + seconds
-    heard, failure = _Heard(result, output), ""
-    while not heard.is_over and not failure:
-        if not heard.listen(deadline - time.monotonic()):
-            failure = "time"
-        if heard.printed > _OUTPUT_BYTES:
+    waiting = select.poll()
+    waiting.register(result, select.POLLIN)
+    waiting.register(output, select.POLLIN)
+    said, printed, is_over, failure = b"", 0, False, ""
+    while not is_over and not failure:
+        left = deadline - time.monotonic()
+        ready = waiting.poll(max(0.0, left) * 1000)
+        for descriptor, _ in ready:
+            piece = os.read(descriptor, _OUTPUT_BYTES)
+            if descriptor == result:
+                said += piece
+                is_over = not piece or len(said) > _RESULT_BYTES
+            elif piece:
+                printed += len(piece)
+            else:
+                waiting.unregister(output)
+        if printed > _OUTPUT_BYTES:
             failure = "output"
+        elif not ready and left <= 0:
+            failure = "time"
     status, usage = _ended(child)
-    if not failure and heard.printed + _waiting_bytes(output) > _OUTPUT_BYTES:
+    if not failure and printed + _waiting_bytes(output) > _OUTPUT_BYTES:
         failure = "output"
     if failure:
         return {"failure": failure, "detail": ""}
-    return _reported(heard.said) or _died(status, usage, seconds, nothing_said=not heard.said)
+    return _reported(said) or _died(status, usage, seconds, nothing_said=not said)
 
 
 def _ended(child: int) -> tuple[int, resource.struct_rusage | None]:

@@ -1,24 +1,31 @@
-"""Whether untrusted code can be run on this machine: a sandbox with the usual command line and a self-test inside.
+"""Workers in sandboxes and whether this machine can have them: started, spoken to, and tried by a self-test.
 
-What fails here is the machine's fault, with a reason and a remedy. Nothing then runs in a weaker way.
+What fails before a worker's first line is the machine's fault, with a reason and a remedy. Nothing then runs in a
+weaker way.
 """
 
 import json
 import os
+import select
 import tempfile
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ratchet.errors import SandboxUnavailable
-from ratchet.sandbox.channel import Broken, Channel
 from ratchet.sandbox.launcher import START_SECONDS, Contents, Limits, Sandbox, python_command
 from ratchet.sandbox.tools import unavailable
 
 # Names the folder of packages that metrics may import; seen inside, read-only.
 METRIC_ENV = "RATCHET_METRIC_ENV"
-WORKER = "/w.py"
+_WORKER = "/w.py"  # where its file is seen inside
+MOST_LINE_BYTES = 8192
+_PIECE_BYTES = 65_536
+_LOOK_SECONDS = 0.05
 
 _WEAK = (
     "Run Ratchet where these protections hold: Linux 5.14 or newer, outside of a container that replaces the kernel's "
@@ -70,6 +77,95 @@ def metric_packages() -> Path | None:
     return folder
 
 
+class Broken(Exception):
+    """The process inside is gone, or what it wrote is no line of the protocol."""
+
+
+class Channel:
+    """JSON to one sandbox's standard input, JSON lines from its standard output. What comes back is not trusted.
+
+    ``send`` only puts a message in the queue: it is written while ``receive`` waits, so that neither side can block the
+    other, however long the messages. One thread uses it.
+
+    Args:
+        sandbox: Whose pipes these are.
+        most_line_bytes: How long a line may be that comes back.
+        look: Called about every 50 ms while waiting; what it raises ends the wait.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        most_line_bytes: int = MOST_LINE_BYTES,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._to, self._from = sandbox.stdin, sandbox.stdout
+        self._most_line_bytes, self._look, self._looked_at = most_line_bytes, look, time.monotonic()
+        self._outgoing: deque[memoryview] = deque()
+        self._incoming = b""
+        os.set_blocking(self._to, False)
+        os.set_blocking(self._from, False)
+
+    def send(self, message: Any, *, in_line: bool = True) -> None:
+        """Queue one message: as a line, or after eight bytes that hold its length."""
+        text = json.dumps(message).encode()
+        self._outgoing.append(memoryview(text + b"\n" if in_line else len(text).to_bytes(8, "big") + text))
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """The next message.
+
+        Raises:
+            TimeoutError: there was none within the time given.
+            Broken: the process ended, or wrote a line that is too long or no JSON object.
+        """
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._incoming:
+            if len(self._incoming) > self._most_line_bytes:
+                raise Broken("a line is too long")
+            self._exchange(deadline - time.monotonic())
+        line, _, self._incoming = self._incoming.partition(b"\n")
+        try:
+            message = json.loads(line) if len(line) <= self._most_line_bytes else None
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            raise Broken("a line is no message")
+        return message
+
+    def _exchange(self, seconds: float) -> None:
+        """Wait for a moment until something can be written or read, and do it once."""
+        if seconds <= 0:
+            raise TimeoutError
+        if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
+            self._look()
+            self._looked_at = time.monotonic()
+        waiting = select.poll()
+        waiting.register(self._from, select.POLLIN)
+        if self._outgoing:
+            waiting.register(self._to, select.POLLOUT)
+        ready = dict(waiting.poll(1000 * min(_LOOK_SECONDS, seconds)))
+        if self._from in ready:
+            piece = os.read(self._from, _PIECE_BYTES)
+            if not piece:
+                raise Broken("the process is gone")
+            self._incoming += piece
+        elif self._to in ready:
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            written = os.write(self._to, self._outgoing[0])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise Broken("the process reads no more") from error
+        if written == len(self._outgoing[0]):
+            self._outgoing.popleft()
+        else:
+            self._outgoing[0] = self._outgoing[0][written:]
+
+
 def sandbox_file(name: str) -> bytes:
     """A file of this package that is handed into sandboxes."""
     return Path(__file__).with_name(name).read_bytes()
@@ -90,8 +186,8 @@ def start_worker(
     Raises:
         SandboxUnavailable: no hello came.
     """
-    contents = Contents(files={WORKER: sandbox_file(script)}, packages=metric_packages())
-    sandbox = Sandbox(python_command(WORKER), contents, limits)
+    contents = Contents(files={_WORKER: sandbox_file(script)}, packages=metric_packages())
+    sandbox = Sandbox(python_command(_WORKER), contents, limits)
     try:
         watch(sandbox)
         channel = Channel(sandbox)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ratchet.errors import InvalidSetting, MetricRefused, SandboxUnavailable
 from ratchet.sandbox.metric_pool import MetricPool
-from ratchet.sandbox.metric_score import MOST_REFERENCE_CHARACTERS, MetricLimits
+from ratchet.sandbox.metric_process import MOST_REFERENCE_CHARACTERS, MetricLimits
 from ratchet.sandbox.probe import probe
 from ratchet.verifiers.base import Building, Example, Grade, Kind, PartVerifier, Prompt
 from ratchet.verifiers.known_texts import as_given

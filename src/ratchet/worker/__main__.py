@@ -11,8 +11,7 @@ from ratchet.run.endings import ending_of
 from ratchet.run.events import NotStarted, RunEnded
 from ratchet.run.refusals import refuse_unconfirmed
 from ratchet.run.run_folder import RunFolder
-from ratchet.worker import run
-from ratchet.worker.closing import places_of
+from ratchet.worker.job import places_of, run
 
 
 def main(arguments: list[str]) -> int:

@@ -5,9 +5,7 @@ What to lower is ``run/diagnosis.py``. vLLM has messages of its own (``engine/sa
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from ratchet.config import RunConfig
 from ratchet.engine.memory import is_out_of_memory
 from ratchet.engine.prepare import Prepared
 from ratchet.errors import OutOfMemory, Stage
@@ -30,18 +28,15 @@ def memory_in_words(session: Session, prepared: Prepared) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(error, OutOfMemory) and not is_out_of_memory(error):
+        is_ours = isinstance(error, OutOfMemory)
+        if session.plan is None or not (is_ours or is_out_of_memory(error)):
             raise
         stage = _stage(session, error)
-        if session.plan is None:
-            raise
-        if session.plan.sampler.backend == "vllm" and isinstance(error, OutOfMemory) and stage != "update":
+        if is_ours and stage != "update" and session.plan.sampler.backend == "vllm":
             raise  # in words of its own
-        if prepared.config.objective != "rl" and isinstance(error, OutOfMemory) and stage == "update":
+        if is_ours and stage == "update" and prepared.config.objective != "rl":
             raise  # likewise: its rows are not those that rl samples
-        longest = max(len(encoded.token_ids) for encoded in prepared.train or prepared.heldout)
-        needs = Needs(prepared.config, session.plan.budgets, longest + prepared.config.rl.max_answer_tokens)
-        raise OutOfMemory(out_of_memory_message(stage, needs), stage) from error
+        raise OutOfMemory(_message(stage, prepared, session.plan.budgets), stage) from error
 
 
 def _stage(session: Session, error: Exception) -> Stage:
@@ -51,72 +46,23 @@ def _stage(session: Session, error: Exception) -> Stage:
     return _STAGES.get(session.doing, "update")
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What decides how much memory a run takes: its settings, its budgets, and its longest prompt with an answer."""
-
-    config: RunConfig
-    budgets: Budgets
-    longest_row: int
-
-
-def out_of_memory_message(stage: Stage, needs: Needs) -> str:
-    """What did not fit, with the values that count, and what to lower.
-
-    Args:
-        stage: What the run was doing.
-        needs: What decides how much memory that takes.
-    """
+def _message(stage: Stage, prepared: Prepared, budgets: Budgets) -> str:
+    """What did not fit, with the values that count, and what to lower."""
+    rl = prepared.config.rl
+    longest_row = max(len(one.token_ids) for one in prepared.train or prepared.heldout) + rl.max_answer_tokens
+    answer = f"Max answer tokens {rl.max_answer_tokens}"
+    cache = f"Sampling budget {budgets.sampling_tokens} tokens"
+    micro_batch = f"Micro batch is {budgets.micro_batch_tokens} tokens"
     what, facts = {
-        "sampling": _sampling,
-        "validation": _validation,
-        "update": _update,
-        "loading": _loading,
-    }[stage](needs)
+        "sampling": ("Sampling does", [f"Answers per prompt is {rl.answers_per_prompt}", answer, cache]),
+        "validation": ("Validation does", [f"Max answer tokens is {rl.max_answer_tokens}", cache]),
+        "update": ("The update does", [micro_batch, answer, f"the longest prompt with an answer {longest_row}"]),
+        "loading": ("The model does", []),
+    }[stage]
     values = f": {', '.join(facts)}" if facts else ""
     remedy = less_memory(
         stage,
-        micro_batch=needs.budgets.micro_batch_tokens > needs.longest_row,
-        gradient_checkpointing=not needs.budgets.gradient_checkpointing,
+        micro_batch=budgets.micro_batch_tokens > longest_row,
+        gradient_checkpointing=not budgets.gradient_checkpointing,
     )
-    return f"{what} in this device's memory{values}. {remedy}"
-
-
-_Words = tuple[str, list[str]]
-
-
-def _sampling(needs: Needs) -> _Words:
-    rl = needs.config.rl
-    return (
-        "Sampling does not fit",
-        [
-            f"Answers per prompt is {rl.answers_per_prompt}",
-            f"Max answer tokens {rl.max_answer_tokens}",
-            f"Sampling budget {needs.budgets.sampling_tokens} tokens",
-        ],
-    )
-
-
-def _validation(needs: Needs) -> _Words:
-    return (
-        "Validation does not fit",
-        [
-            f"Max answer tokens is {needs.config.rl.max_answer_tokens}",
-            f"Sampling budget {needs.budgets.sampling_tokens} tokens",
-        ],
-    )
-
-
-def _update(needs: Needs) -> _Words:
-    return (
-        "The update does not fit",
-        [
-            f"Micro batch is {needs.budgets.micro_batch_tokens} tokens",
-            f"Max answer tokens {needs.config.rl.max_answer_tokens}",
-            f"the longest prompt with an answer {needs.longest_row}",
-        ],
-    )
-
-
-def _loading(needs: Needs) -> _Words:
-    return "The model does not fit", []
+    return f"{what} not fit in this device's memory{values}. {remedy}"

@@ -25,8 +25,6 @@ from ratchet.worker.tracker_processes import Trackers
 
 log = logging.getLogger(__name__)
 
-_WATCH_FAILURES = "watch_failures"
-
 
 class Following:
     """Looks at a run after each round. What an earlier session of the run noted is not noted again."""
@@ -77,7 +75,7 @@ def _watch_failures(record: RoundRecord, config: RunConfig) -> dict[str, str]:
         f"The watch metric ({config.watch.title}) failed on {failed} of the {answers} answers of round {record.round}, "
         f"validation included: {counted}. They are left out of its mean, and the run continues."
     )
-    return {_WATCH_FAILURES: text}
+    return {"watch_failures": text}
 
 
 def reporter(

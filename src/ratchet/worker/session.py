@@ -15,7 +15,9 @@ from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.round_parts import When
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
 from ratchet.errors import Interrupted, StopReason
+from ratchet.run.endings import Ending, RunStatus
 from ratchet.run.events import Event, Listener, Note, OnProgress, RunEnded, RunPhase, RunStarted
+from ratchet.run.records import RunResult
 from ratchet.run.run_folder import RunFolder
 from ratchet.worker.tracker_processes import Trackers
 
@@ -126,6 +128,22 @@ class Session:
             if self.folder.stop_path.exists():
                 self.stop_asked.set()
         return self.stop_asked.is_set()
+
+    def end_without_adapter(self, status: RunStatus, ending: Ending, message: str) -> RunResult:
+        """Write the closing event of a trial or an evaluation and return the result."""
+        folder, seconds = self.folder, round(self.budget.elapsed, 3)
+        result = RunResult(
+            run=folder.run_id,
+            folder=str(folder.path),
+            status=status,
+            ending=ending,
+            message=message,
+            rounds_done=0,
+            seconds=seconds,
+        )
+        self.event(RunEnded.of(result, None))
+        folder.log(f"{folder.kind} ended ending={ending} seconds={seconds}")
+        return result
 
     def check(self) -> None:
         """Give up what comes before the first round where time is over or somebody asked to stop."""

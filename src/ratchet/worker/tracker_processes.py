@@ -30,6 +30,13 @@ class _Started(NamedTuple):
     process: subprocess.Popen[bytes]
     log_name: str
 
+    def close_input(self, last_words: bytes = b"") -> None:
+        """Let the tracker stop on its own."""
+        if self.process.stdin and not self.process.stdin.closed:
+            with suppress(OSError):  # it is gone already
+                self.process.stdin.write(last_words)
+                self.process.stdin.close()
+
 
 class Trackers:
     """The trackers of one session. Nothing is started before the first round is there.
@@ -63,10 +70,7 @@ class Trackers:
         """Tell every tracker how the run ended, and wait for them for a while; ``on_wait`` is called meanwhile."""
         until = time.monotonic() + CLOSING_SECONDS
         for started in self._running.values():
-            if started.process.stdin:
-                with suppress(OSError):  # it is gone already, which is noticed below
-                    started.process.stdin.write(f"{status}\n".encode())
-                    started.process.stdin.close()
+            started.close_input(f"{status}\n".encode())
         for name, started in list(self._running.items()):
             while (code := started.process.poll()) is None and time.monotonic() < until:
                 on_wait()
@@ -81,9 +85,7 @@ class Trackers:
     def let_go(self) -> None:
         """Leave the trackers to stop on their own, as where a second Ctrl-C ends the session but not the process."""
         for started in self._running.values():
-            if started.process.stdin:
-                with suppress(OSError):
-                    started.process.stdin.close()
+            started.close_input()
             threading.Thread(target=started.process.wait, daemon=True).start()
         self._running = {}
 
@@ -115,9 +117,7 @@ class Trackers:
 
     def _drop(self, name: Tracker, what: str) -> None:
         started = self._running.pop(name)
-        if started.process.stdin:
-            with suppress(OSError):
-                started.process.stdin.close()
+        started.close_input()
         if started.process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(started.process.pid, signal.SIGKILL)

@@ -1,13 +1,14 @@
-"""The rounds of a run as a worker runs them: set up, resumed, stored round by round, and ended.
+"""The rounds of a run as a worker runs them: set up, resumed, stored round by round, and scored on held-out problems.
 
 What a round does is ``engine/rounds.py``, of sft and dpo ``engine/tuning.py``; what its end is called and says,
-``closing.py``.
+``job.py``.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import torch
 
@@ -16,16 +17,27 @@ from ratchet.datasets import PromptStream
 from ratchet.engine import checkpoint, tuning
 from ratchet.engine.build import EngineBudgets, new_engine, new_grader
 from ratchet.engine.checkpoint import Progress
+from ratchet.engine.grading import Grader
 from ratchet.engine.policy import Policy, load_policy
 from ratchet.engine.prepare import Prepared
-from ratchet.engine.round_parts import Engine, Report, Task, When, number_of_rounds
+from ratchet.engine.round_parts import Engine, Report, Task, When, number_of_rounds, score
 from ratchet.engine.rounds import train
-from ratchet.errors import Interrupted, RatchetError, StopReason
+from ratchet.errors import (
+    DiskFull,
+    Interrupted,
+    NotFinite,
+    OutOfMemory,
+    RatchetError,
+    SamplerFailed,
+    SandboxUnavailable,
+    StopReason,
+)
 from ratchet.readiness import advice_on_rate, highest_reward
 from ratchet.run.endings import ENDINGS, KEEPING_FAULTS, Ending, ending_of
-from ratchet.run.events import Planned, RoundDone, Saving
+from ratchet.run.events import HeldOut, Planned, RoundDone, Saving
+from ratchet.run.records import Group
+from ratchet.run.round_lines import rollout_row
 from ratchet.worker.fixed import fix
-from ratchet.worker.heldout import score_before, score_best
 from ratchet.worker.out_of_memory import memory_in_words
 from ratchet.worker.reporting import reporter
 from ratchet.worker.session import CountingSampler, Session
@@ -55,9 +67,9 @@ def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
         advice = advice_on_rate(config, engine.policy.model.get_base_model().num_parameters())
         for note in (*prepared.notes, *filter(None, [advice])):
             session.note(note)
-        if resumed is None:
+        if resumed is None and prepared.heldout:
             with session.phase("scoring_heldout"), memory_in_words(session, prepared):
-                score_before(session, engine, prepared, grader)
+                session.heldout_before = _score_heldout(session, engine, prepared, grader, "before", session.check)
         session.event(
             Planned(
                 rounds=number_of_rounds(config, len(prepared.train)),
@@ -68,7 +80,7 @@ def rounds(session: Session, prepared: Prepared) -> tuple[Ending, str]:
         ending, message = _trained(session, prepared, engine, task, resumed, method)
         if ENDINGS[ending].scored:
             session.event(Saving())
-            score_best(session, engine, prepared, grader)
+            _score_best(session, engine, prepared, grader)
         return ending, message
     except Interrupted as interrupted:
         return interrupted.reason, session.stalled
@@ -140,3 +152,42 @@ def _resumed(session: Session, engine: Engine, stream: PromptStream) -> Progress
         folder.stage_adapter(files)
         folder.put_adapter()
     return progress
+
+
+def _score_heldout(
+    session: Session,
+    engine: Engine,
+    prepared: Prepared,
+    grader: Grader,
+    when: Literal["before", "after"],
+    check: Callable[[], None],
+) -> float:
+    """Score the adapter on the held-out problems and keep its answers; return the accuracy."""
+    summary, rollouts = score(engine.sampler, grader, prepared.heldout, prepared.config.rl.max_answer_tokens, check)
+    pairs = zip(prepared.heldout, rollouts, strict=True)
+    write = session.folder.write_heldout_before if when == "before" else session.folder.write_heldout
+    write(rollout_row(Group(encoded.prompt, encoded.token_ids, (rollout,))) for encoded, rollout in pairs)
+    accuracy = summary.accuracy or 0.0  # always graded here
+    session.event(HeldOut(when=when, accuracy=accuracy, prompts=summary.prompts, outcomes=summary.outcomes))
+    return accuracy
+
+
+def _score_best(session: Session, engine: Engine, prepared: Prepared, grader: Grader) -> None:
+    """Score the kept adapter on the held-out problems and keep its answers; a fault here costs the score alone."""
+    progress = session.progress
+    if progress is None or not prepared.heldout:
+        return
+
+    def check() -> None:
+        """Closing work may use the time kept for closing, but not pass the limit itself."""
+        session.progressed()
+        limit = session.budget.limit_seconds
+        if session.stalled or session.stop_asked.is_set() or (limit is not None and session.budget.elapsed >= limit):
+            raise Interrupted("Closing work was given up.", "stopped")
+
+    engine.policy.load_adapter_state(progress.best_state)
+    try:
+        session.heldout_after = _score_heldout(session, engine, prepared, grader, "after", check)
+    except (Interrupted, OutOfMemory, DiskFull, NotFinite, SamplerFailed, SandboxUnavailable) as error:
+        with suppress(DiskFull):
+            session.note(f"The held-out problems were not scored at the end ({error.code}).")

@@ -24,7 +24,7 @@ from ratchet.models.host_memory import host_memory
 from ratchet.models.model_files import model_config
 from ratchet.readiness import window_of
 from ratchet.run.endings import Ending, status_of
-from ratchet.run.events import Planned, RunEnded, TrialDone
+from ratchet.run.events import Planned, TrialDone
 from ratchet.run.records import RoundRecord, RunResult, Seconds, Validation
 from ratchet.run.round_lines import rollout_row
 from ratchet.run.trial_report import Estimate, HoldsFor, TrialReport
@@ -60,7 +60,9 @@ def work(session: Session, prepared: Prepared, *, is_checked: bool) -> RunResult
         raise
     finally:
         prepared.close()
-    return _closed(session, _store(session, found, log), ending, message)
+    is_finished = _store(session, found, log).is_finished
+    status = "completed" if is_finished else status_of(ending, has_adapter=False)
+    return session.end_without_adapter(status, ending, message)
 
 
 def _measure(session: Session, prepared: Prepared, log: PhaseLog, found: dict[str, Any]) -> None:
@@ -161,19 +163,3 @@ def _store(session: Session, found: dict[str, Any], log: PhaseLog) -> TrialRepor
     write_atomically(session.folder.trial_path, report.model_dump_json(indent=1).encode())
     session.event(TrialDone(report=report.model_dump(mode="json")))
     return report
-
-
-def _closed(session: Session, report: TrialReport, ending: Ending, message: str) -> RunResult:
-    folder = session.folder
-    result = RunResult(
-        run=folder.run_id,
-        folder=str(folder.path),
-        status="completed" if report.is_finished else status_of(ending, has_adapter=False),
-        ending=ending,
-        message=message,
-        rounds_done=0,
-        seconds=round(session.budget.elapsed, 3),
-    )
-    session.event(RunEnded.of(result, None))
-    folder.log(f"trial ended ending={ending} seconds={result.seconds}")
-    return result

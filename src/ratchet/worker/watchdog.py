@@ -1,16 +1,19 @@
-"""The watchdog: a run that makes no progress for its stall limit ends with its best adapter, also one that hangs.
+"""Two threads beside the work: the heartbeat says what it is at, and the watchdog ends a run that stands still.
 
-A thread looks at the session's count of signs of life. These count: every event; every answer written, graded or asked
-for; every question whether to go on, which sampler and update ask between decoding steps and between micro-batches.
-While a run sets up (data, model, budgets: nothing asks there) it also counts that the process reads or fills memory, at
-least a megabyte in each look: a long load moves, one that hangs does not. Processor time never counts: waiting for a
-dead GPU takes all of it.
+The heartbeat replaces ``heartbeat.json`` about once a second while something changes and every five seconds otherwise.
+``progress`` counts signs of life of the work itself: whoever sees it stand still while the file is replaced knows that
+the process lives and its work hangs. The thread also keeps ``worker.log`` short.
 
-Where the main thread still answers, the run stops cleanly: a signal tells it, which also wakes it from
-waiting. Where it does not, hung in native code, the thread closes the run from outside and ends the whole process with
-the exit code of the task: nothing less stops native code.
+A run that makes no progress for its stall limit ends with its best adapter, also one that hangs. Signs of life are:
+every event; every answer written, graded or asked for; every question whether to go on, which sampler and update ask
+between decoding steps and between micro-batches. While a run sets up (data, model, budgets: nothing asks there) it also
+counts that the process reads or fills memory, at least a megabyte in each look: a long load moves, one that hangs does
+not. Processor time never counts: waiting for a dead GPU takes all of it. Where the main thread still answers, the run
+stops cleanly: a signal tells it, which also wakes it from waiting. Where it does not, hung in native code, the watchdog
+closes the run from outside and ends the whole process with the exit code of the task: nothing less stops native code.
 """
 
+import json
 import os
 import resource
 import signal
@@ -20,11 +23,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from ratchet.run.display import counted
 from ratchet.run.end_stalled_run import close_stalled_run
-from ratchet.run.events import PHASE_WORDS
+from ratchet.run.events import PHASE_WORDS, Event, Listener, RoundDone, RunEnded, RunPhase, Saving
+from ratchet.run.log_files import rotate
+from ratchet.run.processes import Process
+from ratchet.run.run_folder import RunFolder
 from ratchet.worker.session import Session
 
 # As the command line's for a fault of metric, machine or task (cli/__init__.py, tested equal).
@@ -34,6 +42,8 @@ _MOST_SECONDS_BETWEEN_LOOKS = 10.0
 _ORDERLY_SECONDS = 30.0
 _LAST_WORDS_SECONDS = 5.0
 _WORTH_NOTING_BYTES = 1 << 20
+_EVERY_SECONDS = 1.0
+_QUIET_BEATS = 5  # of which one is written while nothing changes
 
 
 @contextmanager
@@ -139,3 +149,62 @@ def _place(thread: threading.Thread) -> str:
     frame = sys._current_frames().get(thread.ident or 0)
     frames = reversed(traceback.extract_stack(frame)) if frame else ()
     return " < ".join(f"{Path(f.filename).name}:{f.lineno}:{f.name}" for f in frames) or "nowhere"
+
+
+class Heartbeat:
+    """Says what a session is at; ``listener`` is one of the session's."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._at: dict[str, Any] = {"phase": "starting", "done": 0, "total": 0, "round": None}
+        self._over = threading.Event()
+        self.listener = Listener(self._on_event, self._on_progress)
+
+    @contextmanager
+    def beating(self, session: Session) -> Iterator[None]:
+        """Beat for a session inside the block."""
+        thread = threading.Thread(target=self._beat, args=[session], name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _beat(self, session: Session) -> None:
+        own, last, quiet = Process.own(), None, _QUIET_BEATS
+        while True:
+            now = (*self._at.values(), session.progress_count)
+            quiet += 1
+            if now != last or quiet >= _QUIET_BEATS:
+                self._write(own, session.progress_count)
+                last, quiet = now, 0
+            if self._over.wait(_EVERY_SECONDS):
+                self._write(own, session.progress_count)
+                return
+            rotate(self._folder.worker_log_path)
+
+    def _write(self, own: Process, progress: int) -> None:
+        content = {
+            "pid": own.pid,
+            "process_started": own.started,
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            **self._at,
+            "progress": progress,
+        }
+        path = self._folder.heartbeat_path
+        temporary = path.with_name(f".{path.name}.tmp")
+        # Not synced: after a reboot nobody asks what a process that is gone was at. A full disk ends no run by this.
+        with suppress(OSError):
+            temporary.write_text(json.dumps(content), encoding="utf-8")
+            os.rename(temporary, path)
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case RoundDone(record=record):
+                self._at["round"] = record.round + 1
+            case Saving() | RunEnded():
+                self._on_progress(event.event, 0, 0)
+
+    def _on_progress(self, phase: RunPhase, done: int, total: int) -> None:
+        self._at |= {"phase": phase, "done": done, "total": total}

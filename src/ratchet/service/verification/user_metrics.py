@@ -15,7 +15,7 @@ from ratchet.datasets.rows import converted
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, MetricRefused, NotFound
 from ratchet.run.records import Outcome
 from ratchet.sandbox.metric_pool import MetricPool
-from ratchet.sandbox.metric_score import MOST_SOURCE_CHARACTERS
+from ratchet.sandbox.metric_process import MOST_SOURCE_CHARACTERS
 from ratchet.service.data.version_names import checked_name, named_version, parsed_reference
 
 if TYPE_CHECKING:
