@@ -126,6 +126,18 @@ def test_torch_stays_in_the_engine():
     assert not wrong
 
 
+def test_there_is_one_way_to_load_a_model_and_it_runs_no_code_of_the_models_own():
+    by_hand = {
+        path.name
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ("from_pretrained", "get_class_from_dynamic_module")
+    }
+    assert by_hand == {"third_party.py"}
+    trusting = re.compile(r"""trust_remote_code["']?\s*[=:](?!\s*False)""")
+    assert [path for path in FILES if trusting.search(path.read_text(encoding="utf-8"))] == []
+
+
 START_UPS = [
     "import ratchet",
     "import ratchet; ratchet.RunConfig",

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -350,6 +351,52 @@ def test_advice_about_the_network_goes_with_hub_ids_alone(folder):
     with pytest.raises(ModelUnavailable, match="cannot be loaded") as caught:
         loaded(folder)
     assert "Without a network" not in str(caught.value)
+
+
+# What makes transformers ask whether to run a model's own code: by its configuration and by its tokenizer's; for a type
+# of model that it knows, and for one that only that code knows.
+NAMING_CODE = {
+    "known type": ("config.json", {"auto_map": {"AutoModelForCausalLM": "own.Model", "AutoConfig": "own.Config"}}),
+    "unknown type": ("config.json", {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}),
+    "text part": ("config.json", {"text_config": {"auto_map": {"AutoConfig": "own.Config"}}}),
+    "tokenizer": ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["own.Tokenizer", None]}}),
+}
+
+
+@pytest.fixture
+def bringing_code(folder, tmp_path, monkeypatch):
+    """Return a function that makes the model bring code along, and one that says whether it was run; all say yes."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    mark = tmp_path / "it-was-run"
+    code = f"open({str(mark)!r}, 'w')\nclass Model: pass\nConfig = Tokenizer = Model\n"
+    (folder / "own.py").write_text(code)
+
+    def bring(file, settings):
+        (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | settings))
+
+    return bring, mark.exists
+
+
+@pytest.mark.parametrize(("file", "settings"), NAMING_CODE.values(), ids=NAMING_CODE)
+def test_a_model_that_brings_code_along_is_refused_and_the_code_is_not_run(folder, bringing_code, file, settings):
+    bring, was_run = bringing_code
+    bring(file, settings)
+    with pytest.raises(ModelUnavailable) as caught:
+        loaded(folder)
+    assert str(caught.value).startswith(
+        f"Base model {folder} brings code of its own along (auto_map in {file}), which is never run."
+    )
+    assert not was_run()
+
+
+@pytest.mark.parametrize(("file", "settings"), NAMING_CODE.values(), ids=NAMING_CODE)
+def test_even_unseen_that_code_is_not_run(folder, bringing_code, monkeypatch, file, settings):
+    bring, was_run = bringing_code
+    bring(file, settings)
+    monkeypatch.setattr(model_files, "_refuse_code", lambda *_: None)
+    with suppress(ModelUnavailable):  # of a type that transformers knows by itself, it loads
+        loaded(folder)
+    assert not was_run()
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()])

@@ -37,7 +37,7 @@ from ratchet.engine.quantization import (
 )
 from ratchet.engine.starting_adapter import StartAdapter, read_start
 from ratchet.engine.text_part import text_keywords
-from ratchet.engine.third_party import lightly, load_bitsandbytes, without_load_report
+from ratchet.engine.third_party import from_files, lightly, load_bitsandbytes, without_load_report
 from ratchet.errors import ModelUnavailable, RatchetError
 from ratchet.models.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ratchet.models.footprint import Load
@@ -278,7 +278,7 @@ def load_chat(config: RunConfig) -> tuple[Chat, ModelFiles]:
     towers_in(files.name, model_config(files, config.revision))
     keywords = _load_keywords(files, config)
     with _unavailable(files):
-        tokenizer = AutoTokenizer.from_pretrained(files.source, **keywords)
+        tokenizer = from_files(AutoTokenizer, files.source, **keywords)
         generation = _end_ids(files, keywords)
     end_ids = generation | ({tokenizer.eos_token_id} - {None})
     if not end_ids:
@@ -311,8 +311,13 @@ def load_policy(config: RunConfig, chat: Chat, files: ModelFiles) -> Policy:
         with _unavailable(files):
             keywords |= text_keywords(files.name, files.source, _load_keywords(files, config))
     with out_of_memory_as("loading"), _unavailable(files), without_load_report(), lightly():
-        model, report = AutoModelForCausalLM.from_pretrained(
-            files.source, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **keywords
+        model, report = from_files(
+            AutoModelForCausalLM,
+            files.source,
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **keywords,
         )
     _refuse_incomplete(files, report)
     _refuse_other_tokenizer(files, model.get_input_embeddings().num_embeddings, chat)
@@ -426,7 +431,7 @@ def _end_ids(files: ModelFiles, keywords: dict[str, Any]) -> frozenset[int]:
     found: set[int] = set()
     for source in (AutoConfig, GenerationConfig):
         try:
-            ids = source.from_pretrained(files.source, **keywords).eos_token_id
+            ids = from_files(source, files.source, **keywords).eos_token_id
         except (OSError, AttributeError, TypeError):
             continue  # a model without a generation configuration
         found |= set(ids) if isinstance(ids, list | tuple) else {ids}
@@ -466,8 +471,9 @@ def _converted(files: ModelFiles) -> ModelFiles:
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     with _unavailable(files):
-        AutoTokenizer.from_pretrained(files.source, gguf_file=files.gguf_file).save_pretrained(temporary)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        from_files(AutoTokenizer, files.source, gguf_file=files.gguf_file).save_pretrained(temporary)
+        model, report = from_files(
+            AutoModelForCausalLM,
             files.source,
             gguf_file=files.gguf_file,
             dtype=torch.float32,

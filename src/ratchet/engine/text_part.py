@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from ratchet.engine.third_party import from_files
 from ratchet.errors import ModelUnavailable
 
 # From the names of checkpoints to those of the language model alone: ``language_model.model.``, as most wrote it
@@ -30,7 +31,7 @@ def text_keywords(name: str, source: str, keywords: dict[str, Any]) -> dict[str,
     Raises:
         ModelUnavailable: its language model is of no kind that exists by itself.
     """
-    config = AutoConfig.from_pretrained(source, **keywords).get_text_config(decoder=True)
+    config = from_files(AutoConfig, source, **keywords).get_text_config(decoder=True)
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise ModelUnavailable(
             f"{name} is a vision model whose text part does not load as a language model ({config.model_type}). Choose "

@@ -6,6 +6,8 @@ quantized models; the rest by the first call of a function that transformers has
 something else, or these were imported before, everything works as without this module, only more slowly.
 
 transformers' table of weights is left out too: what is missing is refused in a sentence.
+
+``from_files`` is the one way to load anything that belongs to a model.
 """
 
 import gc
@@ -38,6 +40,17 @@ _LOSSES, _LOSS_TABLE = "transformers.loss", "loss_utils"
 # accelerate's questions about Amazon's training service load its client.
 _UNUSED = ("bitsandbytes", "boto3")
 _NOT_NEEDED = "Failed to load CPU gemm_4bit_forward"
+
+
+def from_files(kind: Any, source: str, **keywords: Any) -> Any:
+    """Load a model, tokenizer or configuration of transformers; Python code among its files is never run.
+
+    Args:
+        kind: What has ``from_pretrained``, such as ``AutoTokenizer``.
+        source: A folder or hub id.
+        keywords: Of ``from_pretrained``.
+    """
+    return kind.from_pretrained(source, trust_remote_code=False, **keywords)
 
 
 def load_libraries() -> None:

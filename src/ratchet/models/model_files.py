@@ -32,6 +32,11 @@ _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json", ".model", ".txt", ".jinja",
 # What says how the model is built and how it reads text: all that is wanted of a hub id before its weights are.
 _SMALL_FILES = ["*.json", "*.jinja"]
 _LARGE = ["*.index.json", "onnx/*"]
+# The files in which transformers looks for code that a model brings along, which it would run.
+_MAY_NAME_CODE = (
+    "config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json",
+    "preprocessor_config.json",
+)  # fmt: skip
 # Parts of a config.json that stand for what a text model does without.
 _TOWERS = ("vision_config", "audio_config")
 
@@ -69,8 +74,8 @@ def locate(name: str) -> ModelFiles:
     """Find a model by its setting and fingerprint it, which reads all of it.
 
     Raises:
-        ModelUnavailable: a path that does not exist, cannot be read or holds no model, or a package that is not
-            installed.
+        ModelUnavailable: a path that does not exist, cannot be read or holds no model or one that brings code of its
+            own, or a package that is not installed.
     """
     return _fingerprinted(find(name))
 
@@ -129,18 +134,49 @@ def small_files(model: ModelFiles | Place, revision: str = "main") -> Path | Non
     """The folder with the model's JSON files and chat templates: settings and tokenizer, not the weights.
 
     Those of a hub id are downloaded into the hub's own cache where they are not there yet; None if they cannot be.
+
+    Raises:
+        ModelUnavailable: a hub id's name code of their own.
     """
     if not model.is_on_hub:
         return Path(model.source)
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(
+        folder = Path(
             snapshot_download(model.source, revision=revision, allow_patterns=_SMALL_FILES, ignore_patterns=_LARGE)
         )
     except Exception as error:  # of many kinds, all of them meaning: not there, or not to be had
         log.info("small files of %s not had: %s", model.name, type(error).__name__)
         return None
+    _refuse_code(model.name, folder)
+    return folder
+
+
+def _refuse_code(name: str, folder: Path) -> None:
+    """Refuse a model whose files name Python code of its own: no setting makes Ratchet run it.
+
+    Raises:
+        ModelUnavailable: they do.
+    """
+    for file in _MAY_NAME_CODE:
+        try:
+            content = json.loads((folder / file).read_bytes())
+            names_code = _names_code(content)
+        except (OSError, ValueError, RecursionError):
+            continue  # whoever needs the file says what is wrong with it
+        if names_code:
+            raise ModelUnavailable(
+                f"Base model {name} brings code of its own along (auto_map in {file}), which is never run. If "
+                "transformers knows this type of model by itself, take auto_map out of a copy of its folder."
+            )
+
+
+def _names_code(content: Any) -> bool:
+    """Whether auto_map stands anywhere in it: transformers reads some parts as configurations of their own."""
+    if isinstance(content, list):
+        return any(map(_names_code, content))
+    return isinstance(content, dict) and (bool(content.get("auto_map")) or any(map(_names_code, content.values())))
 
 
 def _checked_config(name: str, path: Path) -> dict[str, Any]:
@@ -248,6 +284,7 @@ def in_folder(name: str, path: Path) -> ModelFiles:
 def _folder(name: str, path: Path) -> Place:
     if not (path / "config.json").is_file():
         raise ModelUnavailable(f"Base model folder {path} has no config.json, so it holds no model. Check the path.")
+    _refuse_code(name, path)
     files = [file for file in path.iterdir() if file.is_file() and file.suffix in _WEIGHT_SUFFIXES]
     return Place(name, str(path.resolve()), None, tuple(files))
 

@@ -315,6 +315,7 @@ class VllmSampler:
         return {
             "model": policy.files.source,
             "revision": None if policy.files.identity else policy.identity,
+            "trust_remote_code": False,
             "skip_tokenizer_init": True,
             "generation_config": "vllm",  # not the model's own sampling defaults
             "dtype": str(policy.model.dtype).removeprefix("torch."),
