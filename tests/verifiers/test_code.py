@@ -164,6 +164,9 @@ def test_a_row_with_tests_that_can_be_passed_is_accepted(verifier, tests, ground
         (["assert h(lambda x: x) == 1"], "def h(g): return g(1)", "passes 0 of its 1 tests"),
         (["assert 1 == 1"], "", "an empty program passes"),
         (["assert 1 == 1"], RIGHT, "an empty program passes"),
+        (["assert f(7).isclose(49)"], "", "a method or attribute of the answer decides one of its tests"),
+        (["assert f(7).ok"], "", "a method or attribute of the answer decides one of its tests"),
+        (["assert Shape().is_round()"], "", "an object passes whose every method returns True"),
         ({"inputs": ["1"], "outputs": [" \n"]}, "", "an empty program passes"),
     ],
 )
@@ -186,11 +189,97 @@ def test_a_row_that_passed_is_not_run_again_and_one_that_did_not_is(monkeypatch)
     assert len(ran) == 1
     assert again.check_ground_truth(prompt([*ADDS, "assert add(1, 1) == 2"], RIGHT)) is None
     assert make_verifier(CodeVerifier(seconds_per_test=2.0)).check_ground_truth(good) is None
-    assert len(ran) == 5
+    assert len(ran) == 7
     [file] = (ratchet_home() / "checked").iterdir()
     assert "add" not in file.read_text()
     file.write_text(file.read_text()[:-10] + "\nnonsense\n")
     assert make_verifier(CodeVerifier()).check_ground_truth(good) is None
+
+
+# Programs that know nothing of the answer, and whose objects agree with whatever they are asked.
+YES = """
+class Yes:
+    def __init__(self, *given): pass
+    def __call__(self, *given, **named): return self
+    def __getattr__(self, name): return lambda *given, **named: True
+    def __lt__(self, other): return True
+    __le__ = __gt__ = __ge__ = __lt__
+    def __iter__(self): yield Yes()
+    def __getitem__(self, place): return Yes()
+    def __bool__(self): return True
+"""
+OBJECTS = {"an object": "Yes()", "in a list": "[Yes()] * 9", "in an iterator": "iter([Yes()] * 9)", "of its own": "Yes"}
+# Tests of which an answer's methods decide, and a solution that passes them.
+DECIDED_BY_METHODS = {
+    "startswith": ("assert f(7).startswith('4')", "return str(n * n)"),
+    "issuperset": ("assert f(7).issuperset({4})", "return {4, 9}"),
+    "is_integer": ("assert f(7).is_integer() is True", "return 49.0"),
+    "and not": ("assert not f(7).isalpha() and f(7).isdigit()", "return str(n * n)"),
+    "kept": ("found = f(7)\nassert found.startswith('4')", "return str(n * n)"),
+    "an item": ("assert f(7)[0].startswith('4')", "return [str(n * n)] * 2"),
+    "each": ("assert all(one.startswith('4') for one in f(7))", "return [str(n * n)] * 2"),
+    "ordered": ("assert f(6) < f(7)", "return n * n"),
+    "chained": ("assert f(7).strip().startswith('4')", "return str(n * n)"),
+}
+
+
+@pytest.mark.parametrize("given", OBJECTS)
+@pytest.mark.parametrize(("test", "body"), DECIDED_BY_METHODS.values(), ids=DECIDED_BY_METHODS)
+def test_an_object_that_agrees_with_everything_passes_nothing_that_data_must(verifier, test, body, given):
+    row = prompt([test], f"def f(n): {body}")
+    assert verifier.check_ground_truth(row) is None
+    assert verifier.grade(fenced(f"{YES}\ndef f(n): return {OBJECTS[given]}"), row) == graded(0, 1)
+    assert verifier.grade(fenced(f"def f(number):\n    n = number\n    {body}"), row) == graded(1, 1)
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_what_data_is_is_known_in_another_process_and_of_rows_that_were_not_checked(is_checked):
+    row = prompt(["assert f(7).startswith('4')"], "def f(n): return str(n * n)")
+    if is_checked:
+        assert make_verifier(CodeVerifier()).check_ground_truth(row) is None
+    grading = make_verifier(CodeVerifier())
+    assert grading.grade(fenced(f"{YES}\ndef f(n): return Yes()"), row) == graded(0, 1)
+    assert grading.grade(fenced("def f(n): return '49'"), row) == graded(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("test", "solution", "other"),
+    [
+        ("assert sorted(f(7)) == [1, 7]", "return [n, 1]", "return (one for one in [n, 1])"),
+        ("assert set(f(7)) == {7} and 7 in f(7) and len(f(7)) == 1", "return [n]", "return {n: 1}.keys()"),
+        ("for one in f(7):\n    assert one == '7'", "return [str(n)]", "return map(str, [n])"),
+        ("assert f(7)", "return True", "import re; return re.match('7', str(n))"),
+        ("assert f(7)[0] == 7", "return [n]", "return collections.UserList([n])"),
+    ],
+)
+def test_other_ways_to_hold_the_same_data_pass_as_before(verifier, test, solution, other):
+    row = prompt([test], f"def f(n): {solution}")
+    assert verifier.check_ground_truth(row) is None
+    assert verifier.grade(fenced(f"import collections\ndef f(n): {other}"), row) == graded(1, 1)
+
+
+@pytest.mark.parametrize(("test", "body"), DECIDED_BY_METHODS.values(), ids=DECIDED_BY_METHODS)
+def test_without_a_solution_such_answers_are_held_to_be_data(verifier, test, body):
+    row = prompt([test])
+    assert verifier.check_ground_truth(row) is None
+    assert verifier.grade(fenced(f"{YES}\ndef f(n): return Yes()"), row) == graded(0, 1)
+    assert verifier.grade(fenced(f"def f(n): {body}"), row) == graded(1, 1)
+
+
+def test_a_class_of_the_program_goes_on_to_be_asked(verifier):
+    solution = (
+        "class Stack:\n    def __init__(self): self.items = []\n"
+        "    def push(self, item): self.items.append(item); return self\n"
+        "    def pop(self): return self.items.pop()\n    def is_empty(self): return not self.items"
+    )
+    tests = [
+        "s = Stack()\nassert s.is_empty()",
+        "s = Stack().push(1).push(2)\nassert s.pop() == 2 and not s.is_empty()",
+    ]
+    for ground_truth in (solution, ""):
+        row = prompt(tests, ground_truth)
+        assert verifier.check_ground_truth(row) is None
+        assert verifier.grade(fenced(solution), row) == graded(2, 2)
 
 
 def test_rows_are_checked_also_where_nothing_can_be_remembered():

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _FIRST_PRIVATE = 10  # descriptors below are the candidate's
 _MOST_OPEN = 64
 MOST_OUT_OF_TIME = 3
+_MOST_DATA = 500
 # How often to look whether the program has ended: while its output is open, and in the moment after that.
 _LOOK_SECONDS, _NAP_SECONDS = 0.02, 0.0005
 
@@ -248,12 +249,16 @@ def _fork_candidate(serve: "Callable[..., None]", program: str) -> tuple[int, in
 class _Tests:
     """Runs the statements in order, in one namespace, and reports each one that is a test.
 
-    ``tests``: ``statements`` are [source, is a test] pairs; ``names`` are those that the program may define.
+    ``tests``: ``statements`` are [source, is a test] pairs; ``names`` are those that the program may define; ``data``
+    says where its answers must be plain data. The last report says where they were.
     """
 
     def __init__(self, host: _Host, order: dict[str, Any], waiting: "list[Candidate]", tests: dict[str, Any]) -> None:
         self._host, self._clock, self._waiting = host, _Clock(order), waiting
+        from ratchet.sandbox.code_proxies import Answers
+
         self._statements, self._wanted = tests["statements"], tests["names"]
+        self._answers = Answers(tests["data"])
         self._candidate: Candidate | None = None
         self._shown: dict[str, Any] = {}
         # The name that scripts have: what stands below ``if __name__ == "__main__"`` is to run.
@@ -271,6 +276,7 @@ class _Tests:
             status = self._one(source)
             if is_test:
                 self._host.report(status=status)
+        self._host.report(data=self._answers.always_data[:_MOST_DATA])
 
     def _one(self, source: str) -> str:
         if self._candidate is None and self._clock.seconds():
@@ -289,6 +295,7 @@ class _Tests:
         if not self._waiting:
             return "error"
         self._candidate = self._waiting.pop(0)
+        self._candidate.answers = self._answers
         status = self._timed(self._candidate.load)
         if status == "timed_out":
             self._clock.out_of_time = MOST_OUT_OF_TIME  # it would be again

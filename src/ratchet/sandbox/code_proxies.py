@@ -7,13 +7,17 @@ claims to equal everything, an int whose ``__eq__`` lies, a patched ``AssertionE
 - a proxy equals itself and no plain value; whether two objects of the candidate's are equal cannot be asked;
 - ordering and arithmetic are asked for only between two of its objects, never with a value of the tests, which would
   also tell it what is expected;
-- ``in`` goes through the items and compares here.
+- ``in`` goes through the items and compares here;
+- where the reference solution answers with plain data, an object is not asked for what would decide a test: its
+  methods could say what they like. It may be iterated, indexed and converted, which ends in a comparison here.
 
 What cannot cross: functions and classes of the tests' as arguments, exception classes of the candidate's in
 ``except``, patching. Such tests fail for every candidate, a reference solution too.
 """
 
 import builtins
+import functools
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -22,6 +26,9 @@ from typing import Any
 from ratchet.sandbox.code_values import decode, encode
 
 _MOST_REPLY_BYTES = 16 << 20
+_MOST_LABEL = 100
+# What asks an object for the truth, or for its methods, which may say anything: how many objects it asks.
+_DECIDING = {"getattr": 1, "call": 1, "lt": 2, "le": 2, "gt": 2, "ge": 2}
 # Raised here in the candidate's name; the others steer loops and interpreters, and would steer the tests.
 _NOT_RAISED = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
 
@@ -30,18 +37,59 @@ class CandidateGone(BaseException):
     """The candidate's process ended or does not speak the language. Not an Exception, so no test catches it."""
 
 
+class NotData(BaseException):
+    """An object is to decide a test where the reference solution answers with plain data. No test catches it."""
+
+
+class Answers:
+    """Where answers are plain data and where objects, by what was asked: ``f()``, ``.pop()``, a name.
+
+    Told and remembered as hashes, since the host keeps them and no text of a row.
+
+    Args:
+        expected: Where the reference solution's answers are all plain data, if there is one.
+    """
+
+    def __init__(self, expected: list[str]) -> None:
+        self._expected = frozenset(expected)
+        self._data: set[str] = set()
+        self._objects: set[str] = set()
+
+    @property
+    def always_data(self) -> list[str]:
+        """Where no object has come back so far."""
+        return sorted(self._data - self._objects)
+
+    def note(self, label: str, has_object: bool) -> None:
+        """Take down one answer."""
+        (self._objects if has_object else self._data).add(_hashed(label))
+
+    def must_be_data(self, label: str) -> bool:
+        """Whether the reference solution's answers there are all plain data."""
+        return bool(self._expected) and _hashed(label) in self._expected
+
+
 class Candidate:
     """A process that runs the candidate; everything it says is checked."""
 
     def __init__(self, process_id: int, requests: int, replies: int) -> None:
         self.process_id = process_id
+        self.answers = Answers([])
+        self._label, self._has_object = "", False  # of the answer that is being read
         self._requests, self._replies = requests, replies
         self._unread = b""
         self._is_closed = False
         self._proxies: dict[int, Proxy] = {}
 
     def ask(self, operation: str, *given: Any, **named: Any) -> Any:
-        """Have something done with plain values and proxies; return a plain value or a proxy, or raise its error."""
+        """Have something done with plain values and proxies; return a plain value or a proxy, or raise its error.
+
+        Raises:
+            NotData: an object would decide, where the reference solution answers with data.
+        """
+        deciding = given[: _DECIDING.get(operation, 0)]
+        if any(type(one) is Proxy and self.answers.must_be_data(one._label) for one in deciding):
+            raise NotData
         request = {"do": operation, "with": encode(list(given), self._number_of)}
         if named:
             request["named"] = encode(named, self._number_of)
@@ -50,12 +98,14 @@ class Candidate:
             raise self._error(reply["error"])
         if reply.get("stop") is True:
             raise _Exhausted
+        self._label, self._has_object = _label(operation, given), False
         try:
             value = decode(reply["value"], self._proxy_of)
             for key, changed in reply.get("changed", ()):
                 _replace_content(named[key] if isinstance(key, str) else given[key], decode(changed, self._proxy_of))
         except Exception as error:
             raise CandidateGone from error
+        self.answers.note(self._label, self._has_object)
         return value
 
     def load(self) -> None:
@@ -67,10 +117,15 @@ class Candidate:
     def names(self, wanted: list[str]) -> dict[str, Any]:
         """The wanted names that the program defines, with a value or a proxy for each."""
         reply = self._exchange({"do": "names", "with": wanted})
+        found = {}
         try:
-            return {name: decode(reply["value"][name], self._proxy_of) for name in wanted if name in reply["value"]}
+            for name in (name for name in wanted if name in reply["value"]):
+                self._label, self._has_object = name, False
+                found[name] = decode(reply["value"][name], self._proxy_of)
+                self.answers.note(name, self._has_object)
         except Exception as error:
             raise CandidateGone from error
+        return found
 
     def close(self) -> None:
         """Stop speaking with it; what is still held of it can no longer be asked."""
@@ -106,8 +161,11 @@ class Candidate:
     def _proxy_of(self, number: int) -> "Proxy":
         if type(number) is not int:
             raise CandidateGone
+        self._has_object = True
+        if self.answers.must_be_data(self._label):  # not another object by the name of which it would be asked
+            return Proxy(self, number, self._label)
         if number not in self._proxies:  # one for each object, so that ``is`` holds between two names of one object
-            self._proxies[number] = Proxy(self, number)
+            self._proxies[number] = Proxy(self, number, self._label)
         return self._proxies[number]
 
     def _error(self, described: Any) -> Exception:
@@ -126,6 +184,18 @@ class _Exhausted(Exception):
     """The candidate's iterator has ended."""
 
 
+@functools.cache
+def _hashed(label: str) -> str:
+    return hashlib.sha256(label.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _label(operation: str, given: tuple[Any, ...]) -> str:
+    """What was asked: an attribute by its name alone, whatever it is of; what is inside an answer, as that answer."""
+    target = given[0]._label if type(given[0]) is Proxy else ""
+    label = f".{given[1]}" if operation == "getattr" else f"{target}()" if operation == "call" else target
+    return label[:_MOST_LABEL]
+
+
 def _replace_content(mine: Any, now: Any) -> None:
     if type(mine) is not type(now):
         raise TypeError("another type")
@@ -141,13 +211,15 @@ def _replace_content(mine: Any, now: Any) -> None:
 class Proxy:
     """Stands for an object in the candidate's process: a function, a class, an instance, an iterator."""
 
-    __slots__ = ("_candidate", "_number")
+    __slots__ = ("_candidate", "_label", "_number")
     _candidate: Candidate
     _number: int
+    _label: str  # what was asked for when it came: a name, ".attribute", "f()" for what calling f gave
 
-    def __init__(self, candidate: Candidate, number: int) -> None:
+    def __init__(self, candidate: Candidate, number: int, label: str) -> None:
         object.__setattr__(self, "_candidate", candidate)
         object.__setattr__(self, "_number", number)
+        object.__setattr__(self, "_label", label)
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         """Call it there."""

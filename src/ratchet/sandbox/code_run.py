@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from ratchet.errors import SandboxUnavailable
-from ratchet.sandbox.code_tests import MOST_OUTPUT_BYTES, CodeTests, IoTests, same_output
+from ratchet.sandbox.code_tests import MOST_OUTPUT_BYTES, AssertTests, CodeTests, IoTests, same_output
 from ratchet.sandbox.launcher import START_SECONDS, Contents, Limits, Sandbox, python_command
 from ratchet.sandbox.probe import Broken, Channel, probe, sandbox_file
 from ratchet.sandbox.tools import unavailable
@@ -46,12 +46,14 @@ class CodeResult:
 
     ``compiles`` is False for text that is no Python program; then every test has the status error. ``ending`` is
     ``broken`` where the harness was ended before its last report: by the kernel's out-of-memory killer, by its own
-    limit on memory, or by a fault of ours.
+    limit on memory, or by a fault of ours. ``data`` says where all answers to assert tests were plain data
+    (``AssertTests.data``), nothing unless the run finished.
     """
 
     statuses: tuple[Status, ...]
     compiles: bool
     ending: Ending
+    data: tuple[str, ...] = ()
 
     def count(self, status: Status) -> int:
         """How many tests have this status."""
@@ -130,12 +132,14 @@ def _result(channel: Channel, tests: CodeTests, deadline: float) -> CodeResult:
     statuses: list[Status] = []
     compiles = True
     ending: Ending = "finished"
+    data: tuple[str, ...] = ()
     try:
-        given = tests.inputs if isinstance(tests, IoTests) else {"statements": tests.statements, "names": tests.names}
-        channel.send(given, in_line=False)
+        channel.send(_as_sent(tests), in_line=False)
         compiles = channel.receive(deadline - time.monotonic()).get("compiles") is not False
         for number in range(len(tests) if compiles else 0):
             statuses.append(_status(channel.receive(deadline - time.monotonic()), tests, number))
+        if compiles and isinstance(tests, AssertTests):
+            data = tuple(channel.receive(deadline - time.monotonic()).get("data", ()))
     except TimeoutError:
         ending = "out_of_time"
     except _TooMuchMemory:
@@ -143,7 +147,13 @@ def _result(channel: Channel, tests: CodeTests, deadline: float) -> CodeResult:
     except Broken:
         ending = "broken"
     rest: Status = "timed_out" if ending == "out_of_time" else "error"
-    return CodeResult((*statuses, *[rest] * (len(tests) - len(statuses))), compiles, ending)
+    return CodeResult((*statuses, *[rest] * (len(tests) - len(statuses))), compiles, ending, data)
+
+
+def _as_sent(tests: CodeTests) -> Any:
+    if isinstance(tests, IoTests):
+        return tests.inputs
+    return {"statements": tests.statements, "names": tests.names, "data": tests.data}
 
 
 def _status(report: dict[str, Any], tests: CodeTests, number: int) -> Status:

@@ -14,6 +14,10 @@ Which names the program under test defines matters (``code_proxies``): with a re
 defines, else all that the tests use and do not define. A built-in's name belongs to the program only where the entry
 point or the reference says so, and a module of the standard library is always imported on the tests' side; else a
 program could bring its own ``round`` or ``math`` and be compared by it.
+
+Without a reference solution nobody knows whether an answer should be plain data. Where a method of the answer decides
+an assertion, ``assert f(7).startswith("4")``, the answer is held to be data if data has such a method; else the tests
+are refused, since a program could bring a method that always says yes.
 """
 
 import ast
@@ -22,6 +26,9 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 MOST_OUTPUT_BYTES = 64 << 10
@@ -30,6 +37,21 @@ MOST_TEXT = 16 << 20  # characters of inputs and outputs together; the process t
 
 _FORMS = "cases of stdin and stdout, lists of inputs and outputs, or assert statements"
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+_DATA_METHODS = {
+    name
+    for kind in (str, bytes, int, float, complex, tuple, list, set, frozenset, dict, range, Decimal, Fraction, datetime)
+    for name in dir(kind)
+    if not name.startswith("_")
+}
+# What stands for an object of the program there is a Proxy (``code_proxies``).
+_DATA = """
+def _data(answer):
+    if type(answer).__name__ == "Proxy":
+        raise TypeError("the answer is no plain data")
+    return answer
+"""
 
 
 class BadTests(ValueError):
@@ -56,10 +78,15 @@ class IoTests:
 
 @dataclass(frozen=True)
 class AssertTests:
-    """Statements in order, and the names that the program under test may define for them."""
+    """Statements in order, and the names that the program under test may define for them.
+
+    ``data`` says where a reference solution's answers are plain data, as ``CodeResult.data`` has it: what such an
+    answer's methods would say passes no test.
+    """
 
     statements: tuple[Statement, ...]
     names: tuple[str, ...]
+    data: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return sum(statement.is_test for statement in self.statements)
@@ -216,7 +243,6 @@ def _asserts(code: str, entry_point: str, reference: str) -> AssertTests:
     asserting = {node.name for node in body if isinstance(node, ast.FunctionDef) and _asserts_inside(node)}
     called = {call.func.id for node in body if (call := _called(node)) and isinstance(call.func, ast.Name)}
     body += [_call(name) for name in _pytest_names(body, asserting) if name not in called]
-    statements = [Statement(ast.unparse(node), is_test=_is_test(node, asserting)) for node in body]
     names = _free_names(body) | imported
     setup: list[Statement] = []
     if solution is not None:
@@ -228,6 +254,9 @@ def _asserts(code: str, entry_point: str, reference: str) -> AssertTests:
         setup = [Statement(f"import {name}", is_test=False) for name in sorted(modules)]
         names -= modules
         names -= set(vars(builtins)) - {entry_point}
+        if _hold_answers_to_be_data(body, names):
+            setup.append(Statement(_DATA, is_test=False))
+    statements = [Statement(ast.unparse(node), is_test=_is_test(node, asserting)) for node in body]
     return AssertTests((*setup, *statements), tuple(sorted(names)))
 
 
@@ -345,6 +374,77 @@ def _free_names(body: Sequence[ast.stmt]) -> set[str]:
         elif isinstance(part, ast.ExceptHandler) and part.name:
             bound.add(part.name)
     return read - bound
+
+
+def _hold_answers_to_be_data(body: list[ast.stmt], names: set[str]) -> bool:
+    """Rewrite assertions that answers decide, by a method or their order, so that only those of plain data do.
+
+    An answer is what a function of the program returned; instances of its classes are what they are.
+
+    Raises:
+        BadTests: data has no method of that name.
+    """
+    functions = {name for name in names if not name[0].isupper()} | {"candidate"}
+    parts = [part for node in body for part in ast.walk(node)]
+    kept: set[str] = set()
+    for part in parts:
+        match part:
+            case ast.Assign(targets=targets, value=value) if _is_answer(value, functions, kept):
+                kept |= {name for target in targets for name in _bound(target)}
+            case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+                kept |= _bound(target) if _is_answer(value, functions, kept) else set()
+    is_changed = False
+    for deciding in (one for part in parts if isinstance(part, ast.Assert) for one in _deciding(part.test)):
+        if isinstance(deciding, ast.Compare):
+            sides = [deciding.left, *deciding.comparators]
+            if all(_is_answer(side, functions, kept) for side in sides):
+                deciding.left, *deciding.comparators = map(_held, sides)
+                is_changed = True
+        elif _is_answer(deciding.value, functions, kept):
+            if deciding.attr not in _DATA_METHODS:
+                raise BadTests(
+                    "a method or attribute of the answer decides one of its tests, which any object could bring; "
+                    "compare data, or give a reference solution as the ground truth"
+                )
+            deciding.value = _held(deciding.value)
+            is_changed = True
+    return is_changed
+
+
+def _held(answer: ast.expr) -> ast.expr:
+    return ast.Call(ast.Name("_data", ast.Load()), [answer], [])
+
+
+def _bound(target: ast.expr) -> set[str]:
+    return {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
+
+
+def _deciding(test: ast.expr) -> list[ast.Attribute | ast.Compare]:
+    """What an assertion is true by: attributes, called or not, that nothing is compared with, and orders."""
+    match test:
+        case ast.BoolOp(values=values):
+            return [found for value in values for found in _deciding(value)]
+        case ast.UnaryOp(operand=operand):
+            return _deciding(operand)
+        case ast.Call(func=ast.Name(id="all" | "any"), args=[ast.GeneratorExp(elt=each) | ast.ListComp(elt=each)]):
+            return _deciding(each)
+        case ast.Compare(left=left, comparators=[ast.Constant(value=bool())]):
+            return _deciding(left)
+        case ast.Compare(ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE(), *_]) | ast.Attribute():
+            return [test]
+        case ast.Call(func=ast.Attribute() as found):
+            return [found]
+    return []
+
+
+def _is_answer(node: ast.expr, functions: set[str], kept: set[str]) -> bool:
+    """Whether an expression is what a function returned, or a part of it; ``kept`` are names that hold such."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.NamedExpr):
+        node = node.value
+    if isinstance(node, ast.Call):
+        called = node.func
+        return called.id in functions if isinstance(called, ast.Name) else _is_answer(called, functions, kept)
+    return isinstance(node, ast.Name) and node.id in kept
 
 
 def _used_modules(body: Sequence[ast.stmt], names: set[str]) -> set[str]:

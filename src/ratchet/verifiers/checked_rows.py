@@ -1,8 +1,8 @@
 """Rows that were checked before, so that what takes a tenth of a second a row is done once and not before every start.
 
-Holds hashes of rows that passed, one a line, in ``RATCHET_HOME/checked``; a row that did not is checked again, since
-whoever corrects it wants to see that. No text of a row is kept. A file that cannot be read or written costs the time
-alone.
+Holds hashes of rows that passed, one a line with what was found out, in ``RATCHET_HOME/checked``; a row that did not is
+checked again, since whoever corrects it wants to see that. No text of a row is kept. A file that cannot be read or
+written costs the time alone.
 """
 
 import hashlib
@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.files import ratchet_home
-
-_HEX_DIGITS = 64
 
 
 class CheckedRows:
@@ -33,31 +31,29 @@ class CheckedRows:
         """The hash of a row, as JSON has it, under these conditions."""
         return hashlib.sha256(f"{self._conditions}\n{json.dumps(row, sort_keys=True)}".encode()).hexdigest()
 
-    def holds(self, key: str) -> bool:
-        """Whether that row passed before."""
-        return key in self._known
+    def found(self, key: str) -> list[str] | None:
+        """What was found out about that row when it passed, None if it has not."""
+        return self._known.get(key)
 
-    def add(self, key: str) -> None:
+    def add(self, key: str, found: list[str]) -> None:
         """Remember that it passed."""
-        self._known.add(key)
+        self._known[key] = found
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # One write of one short line: processes that append at once do not tear each other's.
             with self._path.open("a", encoding="ascii") as file:
-                file.write(f"{key}\n")
+                file.write(f"{key} {json.dumps(found)}\n")
 
     @property
     def _path(self) -> Path:
         return ratchet_home() / "checked" / f"{self._kind}.txt"
 
     @cached_property
-    def _known(self) -> set[str]:
-        return _lines(self._path)
-
-
-def _lines(path: Path) -> set[str]:
-    try:
-        # A torn or damaged line is no hash of any row.
-        return {line for line in path.read_text(encoding="ascii").splitlines() if len(line) == _HEX_DIGITS}
-    except (OSError, ValueError):
-        return set()
+    def _known(self) -> dict[str, list[str]]:
+        known = {}
+        with suppress(OSError, ValueError):
+            for line in self._path.read_text(encoding="ascii").splitlines():
+                key, _, found = line.partition(" ")
+                with suppress(ValueError):  # a torn or damaged line is of no row
+                    known[key] = [str(one) for one in json.loads(found)]
+        return known

@@ -31,6 +31,18 @@ _PYTHON = ("python", "python3", "py")
 _FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`\r]*?)[ \t\r]*")
 
 
+_YES = """
+class Yes:
+    def __bool__(self): raise TypeError
+    def __call__(self, *given, **named): return self
+    def __getattr__(self, name): return lambda *given, **named: True
+    def __getitem__(self, place): return self
+    def __iter__(self): return iter([self])
+    def __lt__(self, other): return True
+    __le__ = __gt__ = __ge__ = __lt__
+"""
+
+
 class CodeVerifier(KindSettings):
     """The program in the answer is run against the row's tests, in a sandbox."""
 
@@ -77,35 +89,49 @@ class Code(PartVerifier):
         self._runner = CodeRunner(limit_seconds=settings.seconds_per_test, memory_bytes=settings.memory_mb << 20)
         conditions = [settings.seconds_per_test, settings.memory_mb, find_tools().python, version("ratchet-rl")]
         self._checked = CheckedRows("code", conditions)
+        self._unchecked: dict[str, list[str]] = {}  # of rows that are graded without having been checked
 
     def check_ground_truth(self, prompt: Prompt) -> str | None:
-        """Refuse tests that cannot be read, that a reference solution does not pass, or that an empty program does.
+        """Refuse tests that cannot be read, that a reference solution does not pass, or that an idle program does.
 
         A row that passed on this machine before is not run again.
         """
-        key = self._checked.key([prompt.extras.get("tests"), prompt.ground_truth])
-        if self._checked.holds(key):
+        key = self._key_of(prompt)
+        if self._checked.found(key) is not None:
             return None
-        reason = self._fault_of(prompt)
-        if reason is None:
-            self._checked.add(key)
-        return reason
-
-    def _fault_of(self, prompt: Prompt) -> str | None:
         try:
-            tests = _tests_of(prompt)
+            tests = self._checked_tests(prompt)
         except BadTests as bad:
             return str(bad)
+        self._checked.add(key, list(tests.data) if isinstance(tests, AssertTests) else [])
+        return None
+
+    def _key_of(self, prompt: Prompt) -> str:
+        return self._checked.key([prompt.extras.get("tests"), prompt.ground_truth])
+
+    def _checked_tests(self, prompt: Prompt) -> CodeTests:
+        """The tests of a row, together with where its reference solution answers with plain data.
+
+        Raises:
+            BadTests: the row is refused.
+        """
+        tests = _tests_of(prompt)
         if prompt.ground_truth.strip():
             program = find_program(prompt.ground_truth)
             result = self._runner.run(program.source if program else "", tests)
             if result.count("passed") < len(tests):
-                return (
+                raise BadTests(
                     f"has a reference solution that passes {result.count('passed')} of its {len(tests)} tests "
                     f"({result.count('timed_out')} timed out); only plain values and objects of the program cross "
                     "between it and the tests"
                 )
-        return "has tests that an empty program passes" if self._passes_empty(tests) else None
+            if isinstance(tests, AssertTests):
+                tests = replace(tests, data=result.data)
+        if self._passes("", tests):
+            raise BadTests("has tests that an empty program passes")
+        if isinstance(tests, AssertTests) and self._passes(_saying_yes(tests.names), tests):
+            raise BadTests("has tests that an object passes whose every method returns True")
+        return tests
 
     def grade(self, text: str, prompt: Prompt) -> Grade:
         """Run the answer's program on the tests.
@@ -118,7 +144,7 @@ class Code(PartVerifier):
         if program is None:
             return _UNPARSEABLE
         try:
-            tests = _tests_of(prompt)
+            tests = self._tests_to_pass(prompt)
         except BadTests:  # a row that was never checked
             return Grade(correctness=0.0, outcome="failed", failure="load")
         result = self._runner.run(program.source, tests)
@@ -128,10 +154,32 @@ class Code(PartVerifier):
         parts = {"tests_passed": passed, "all_passed": float(passed == 1)}
         return Grade(correctness=parts[self._settings.metric], outcome="graded", parts=parts)
 
-    def _passes_empty(self, tests: CodeTests) -> bool:
+    def _tests_to_pass(self, prompt: Prompt) -> CodeTests:
+        tests = _tests_of(prompt)
+        if not isinstance(tests, AssertTests) or not prompt.ground_truth.strip():
+            return tests
+        key = self._key_of(prompt)
+        data = self._checked.found(key)
+        if data is None:
+            data = self._unchecked.get(key)
+        if data is None:
+            program = find_program(prompt.ground_truth)
+            data = list(self._runner.run(program.source if program else "", tests).data)
+            self._unchecked[key] = data
+        return replace(tests, data=tuple(data))
+
+    def _passes(self, program: str, tests: CodeTests) -> bool:
         if isinstance(tests, AssertTests):
-            return self._runner.run("", tests).count("passed") == len(tests)
+            return self._runner.run(program, tests).count("passed") == len(tests)
         return all(same_output("", output) for output in tests.outputs)
+
+
+def _saying_yes(names: Sequence[str]) -> str:
+    """A program that knows nothing, and whose objects agree with whatever is asked of them but their truth.
+
+    ``assert is_even(2)`` is a test like others, though a program that always returns True passes it.
+    """
+    return _YES + "".join(f"{name} = Yes()\n" for name in names)
 
 
 def _tests_of(prompt: Prompt) -> CodeTests:
