@@ -255,10 +255,10 @@ class _Tests:
 
     def __init__(self, host: _Host, order: dict[str, Any], waiting: "list[Candidate]", tests: dict[str, Any]) -> None:
         self._host, self._clock, self._waiting = host, _Clock(order), waiting
-        from ratchet.sandbox.code_proxies import Answers
+        from ratchet.sandbox.code_proxies import AnswersSeen
 
         self._statements, self._wanted = tests["statements"], tests["names"]
-        self._answers = Answers(tests["data"])
+        self._answers = AnswersSeen(tests["data"])
         self._candidate: Candidate | None = None
         self._shown: dict[str, Any] = {}
         # The name that scripts have: what stands below ``if __name__ == "__main__"`` is to run.

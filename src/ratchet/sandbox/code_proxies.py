@@ -41,7 +41,7 @@ class NotData(BaseException):
     """An object is to decide a test where the reference solution answers with plain data. No test catches it."""
 
 
-class Answers:
+class AnswersSeen:
     """Where answers are plain data and where objects, by what was asked: ``f()``, ``.pop()``, a name.
 
     Told and remembered as hashes, since the host keeps them and no text of a row.
@@ -74,7 +74,7 @@ class Candidate:
 
     def __init__(self, process_id: int, requests: int, replies: int) -> None:
         self.process_id = process_id
-        self.answers = Answers([])
+        self.answers = AnswersSeen([])
         self._label, self._has_object = "", False  # of the answer that is being read
         self._requests, self._replies = requests, replies
         self._unread = b""
