@@ -34,33 +34,15 @@ if TYPE_CHECKING:
     from ratchet.notebook import trial as trial
     from ratchet.run.records import RunResult as RunResult
 
-__all__ = [
-    "Evaluation",
-    "RunConfig",
-    "RunResult",
-    "SideBySide",
-    "compare",
-    "confirm_report",
-    "evaluate",
-    "inspect",
-    "resume",
-    "train",
-    "trial",
-]
-
-_HOMES = {
-    "Evaluation": "ratchet.evaluation.evaluation",
-    "SideBySide": "ratchet.evaluation.comparison",
-    "compare": "ratchet.notebook",
-    "evaluate": "ratchet.notebook",
-    "RunConfig": "ratchet.config",
-    "RunResult": "ratchet.run.records",
-    "confirm_report": "ratchet.notebook",
-    "inspect": "ratchet.notebook",
-    "resume": "ratchet.notebook",
-    "train": "ratchet.notebook",
-    "trial": "ratchet.notebook",
+_NAMES = {
+    "config": ("RunConfig",),
+    "evaluation.comparison": ("SideBySide",),
+    "evaluation.evaluation": ("Evaluation",),
+    "notebook": ("compare", "confirm_report", "evaluate", "inspect", "resume", "train", "trial"),
+    "run.records": ("RunResult",),
 }
+_HOMES = {name: f"ratchet.{module}" for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ every error survives a pipe between processes.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Stage = Literal["sampling", "update", "validation", "loading"]
 # Why a round under way is given up, or no other one starts.
@@ -28,6 +28,10 @@ class RatchetError(Exception):
     """Base of every error that Ratchet raises on purpose. Its text is meant for the user."""
 
     code: ClassVar[str] = "error"
+    fields: ClassVar[tuple[str, ...]] = ()  # what a class is made of besides its message, for a pipe
+
+    def __reduce__(self) -> tuple[type["RatchetError"], tuple[Any, ...]]:
+        return type(self), (str(self), *(getattr(self, name) for name in self.fields))
 
 
 class InvalidSetting(RatchetError):
@@ -37,13 +41,11 @@ class InvalidSetting(RatchetError):
     """
 
     code = "invalid_setting"
+    fields = ("field",)
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
         self.field = field
-
-    def __reduce__(self) -> tuple[type["InvalidSetting"], tuple[str, str]]:
-        return type(self), (str(self), self.field)
 
 
 class IncompatibleData(RatchetError):
@@ -94,13 +96,11 @@ class OutOfMemory(RatchetError):
     """The device ran out of memory. ``stage`` says where, since the remedies differ."""
 
     code = "out_of_memory"
+    fields = ("stage",)
 
     def __init__(self, message: str, stage: Stage = "sampling") -> None:
         super().__init__(message)
         self.stage: Stage = stage
-
-    def __reduce__(self) -> tuple[type["OutOfMemory"], tuple[str, Stage]]:
-        return type(self), (str(self), self.stage)
 
 
 class DiskFull(RatchetError):
@@ -160,10 +160,8 @@ class Interrupted(RatchetError):
     """The round under way was given up: the time ran out, or someone asked to stop. Not a fault."""
 
     code = "interrupted"
+    fields = ("reason",)
 
     def __init__(self, message: str, reason: StopReason = "stopped") -> None:
         super().__init__(message)
         self.reason: StopReason = reason
-
-    def __reduce__(self) -> tuple[type["Interrupted"], tuple[str, StopReason]]:
-        return type(self), (str(self), self.reason)

@@ -9,7 +9,6 @@ are read. Reading text (YAML, flags) is in ``config_text.py``.
 """
 
 from ratchet.config.base import Settings as Settings
-from ratchet.config.base import setting as setting
 from ratchet.config.base import walk_settings as walk_settings
 from ratchet.config.data import BoxedData as BoxedData
 from ratchet.config.data import Data as Data
@@ -45,7 +44,6 @@ from ratchet.verifiers.composite import CompositePart as CompositePart
 from ratchet.verifiers.composite import CompositeVerifier as CompositeVerifier
 from ratchet.verifiers.custom import CustomVerifier as CustomVerifier
 from ratchet.verifiers.final_number import FinalNumberVerifier as FinalNumberVerifier
-from ratchet.verifiers.kinds import PlainVerifierSettings as PlainVerifierSettings
 from ratchet.verifiers.math import MathVerifier as MathVerifier
 from ratchet.verifiers.math_pairs import MathPairsVerifier as MathPairsVerifier
 from ratchet.verifiers.numeric import NumericVerifier as NumericVerifier
@@ -54,6 +52,5 @@ from ratchet.verifiers.qa import QaVerifier as QaVerifier
 from ratchet.verifiers.reasoning_gym import ReasoningGymVerifier as ReasoningGymVerifier
 from ratchet.verifiers.reward import RewardSettings as RewardSettings
 from ratchet.verifiers.settings import FormatKind as FormatKind
-from ratchet.verifiers.settings import Read as Read
 from ratchet.verifiers.structured_json import StructuredJsonVerifier as StructuredJsonVerifier
 from ratchet.verifiers.tool_call import ToolCallVerifier as ToolCallVerifier

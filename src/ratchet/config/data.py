@@ -1,6 +1,6 @@
 """Where the prompts come from, one class per source, and what is put around a row's own text."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -29,7 +29,7 @@ class _RowSettings(Settings):
         label="Which rows",
         help="With a number of rows: the first ones of the file, or a random sample drawn by the data seed.",
     )
-    seed: int = setting(0, ge=0, le=2**31 - 1, label="Data seed", help="Seeds the sample of rows and their split.")
+    seed: int = setting(0, span=(0, 2**31 - 1), label="Data seed", help="Seeds the sample of rows and their split.")
     overlong: Literal["refuse", "leave_out"] = setting("refuse", label=_OVERLONG_LABEL, help=_OVERLONG_HELP)
 
 
@@ -45,25 +45,29 @@ class _PathSettings(_RowSettings):
     )
 
 
+def _path(default: Any, columns: str) -> Any:
+    help = f"Hub id, a folder with train.jsonl, or one file (JSONL, CSV, Parquet); columns {columns}."
+    return setting(default, label="Dataset", help=help)
+
+
 class MathPairsData(Settings):
     """Math Pairs: generated problems such as (3 + 4) * (2 + 6). Needs no dataset."""
 
     source: Literal["math_pairs"] = setting("math_pairs", label=_SOURCE_LABEL, help=_SOURCE_HELP)
     prompts: int = setting(
-        256, ge=8, le=100_000, label="Training prompts", unit="prompts", help="How many problems to train on."
+        256, span=(8, 100_000), label="Training prompts", unit="prompts", help="How many problems to train on."
     )
     heldout: int = setting(
         512,
-        ge=0,
-        le=10_000,
+        span=(0, 10_000),
         label="Held-out prompts",
         unit="prompts",
         help="Held-out problems that score the run before and after; fewer if fewer exist.",
     )
-    pairs: int = setting(2, ge=1, le=6, label="Pairs", help="How many sums a problem multiplies.")
-    smallest: int = setting(1, ge=0, le=999, label="Smallest number", help="Smallest number in a pair.")
-    largest: int = setting(9, ge=1, le=999, label="Largest number", help="Largest number in a pair.")
-    seed: int = setting(0, ge=0, le=2**31 - 1, label="Data seed", help="Seeds the problems and their split.")
+    pairs: int = setting(2, span=(1, 6), label="Pairs", help="How many sums a problem multiplies.")
+    smallest: int = setting(1, span=(0, 999), label="Smallest number", help="Smallest number in a pair.")
+    largest: int = setting(9, span=(1, 999), label="Largest number", help="Largest number in a pair.")
+    seed: int = setting(0, span=(0, 2**31 - 1), label="Data seed", help="Seeds the problems and their split.")
     overlong: Literal["refuse", "leave_out"] = setting("refuse", label=_OVERLONG_LABEL, help=_OVERLONG_HELP)
 
     @model_validator(mode="after")
@@ -80,33 +84,21 @@ class Gsm8kData(_PathSettings):
     """GSM8K: school problems in words; the reference is the number after the last ####."""
 
     source: Literal["gsm8k"] = setting("gsm8k", label=_SOURCE_LABEL, help=_SOURCE_HELP)
-    path: str = setting(
-        "openai/gsm8k",
-        label="Dataset",
-        help="Hub id, a folder with train.jsonl, or one file (JSONL, CSV, Parquet); columns question and answer.",
-    )
+    path: str = _path("openai/gsm8k", "question and answer")
 
 
 class BoxedData(_PathSettings):
     """Any dataset with the columns prompt and ground_truth whose answer belongs in a box."""
 
     source: Literal["boxed"] = setting("boxed", label=_SOURCE_LABEL, help=_SOURCE_HELP)
-    path: str = setting(
-        ...,
-        label="Dataset",
-        help="Hub id, a folder with train.jsonl, or one file (JSONL, CSV, Parquet); columns prompt and ground_truth.",
-    )
+    path: str = _path(..., "prompt and ground_truth")
 
 
 class DeepMathData(_PathSettings):
     """Rows as in DeepMath-103K: prompt is a list of messages, solution the expected answer."""
 
     source: Literal["deepmath"] = setting("deepmath", label=_SOURCE_LABEL, help=_SOURCE_HELP)
-    path: str = setting(
-        "trl-lib/DeepMath-103K",
-        label="Dataset",
-        help="Hub id, a folder with train.jsonl, or one file (JSONL, CSV, Parquet); columns prompt and solution.",
-    )
+    path: str = _path("trl-lib/DeepMath-103K", "prompt and solution")
 
 
 class DatasetData(_RowSettings):
@@ -131,12 +123,12 @@ class ReasoningGymData(Settings):
         ..., min_length=1, max_length=100, label="Task", help="Name of a task of reasoning-gym, such as chain_sum."
     )
     size: int = setting(
-        256, ge=2, le=100_000, label="Problems", unit="prompts", help="How many problems to generate and train on."
+        256, span=(2, 100_000), label="Problems", unit="prompts", help="How many problems to generate and train on."
     )
     task_config: dict[str, bool | int | float | str] = setting(
         {}, label="Task settings", help="The task's own settings, such as {max_terms: 4}."
     )
-    seed: int = setting(0, ge=0, le=2**31 - 1, label="Data seed", help="Seeds the problems.")
+    seed: int = setting(0, span=(0, 2**31 - 1), label="Data seed", help="Seeds the problems.")
     overlong: Literal["refuse", "leave_out"] = setting("refuse", label=_OVERLONG_LABEL, help=_OVERLONG_HELP)
 
 

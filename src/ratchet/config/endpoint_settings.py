@@ -37,20 +37,18 @@ class EndpointSettings(Settings):
         "itself. Empty: no key is sent.",
     )
     concurrency: int = setting(
-        4, ge=1, le=64, label="Requests at once", unit="requests", help="Max concurrent requests."
+        4, span=(1, 64), label="Requests at once", unit="requests", help="Max concurrent requests."
     )
     timeout_seconds: float = setting(
         120.0,
-        ge=0.01,
-        le=3600,
+        span=(0.01, 3600),
         label="Time limit per request",
         unit="seconds",
         help="A request that is not fully answered after this time is cancelled and sent again.",
     )
     attempts: int = setting(
         5,
-        ge=1,
-        le=20,
+        span=(1, 20),
         label="Attempts",
         unit="attempts",
         help="Max attempts per request when it times out, the connection breaks or the server fails.",
@@ -76,15 +74,13 @@ class EndpointSettings(Settings):
     )
     price_per_million_prompt_tokens: float | None = setting(
         None,
-        ge=0,
-        le=1_000_000,
+        span=(0, 1_000_000),
         label="Price of prompt tokens",
         help="What a million prompt tokens cost, in the currency below. Without prices no cost is shown.",
     )
     price_per_million_answer_tokens: float | None = setting(
         None,
-        ge=0,
-        le=1_000_000,
+        span=(0, 1_000_000),
         label="Price of answer tokens",
         help="What a million answer tokens cost, in the currency below.",
     )

@@ -50,36 +50,32 @@ class RlSettings(Settings):
     )
     max_steps: int | None = setting(
         None,
-        ge=-1,
-        le=10_000_000,
+        span=(-1, 10_000_000),
         label="Optimizer steps",
         unit="steps",
         help="In place of Rounds: as many rounds as it takes for this many optimizer steps if every group has a "
         "learning signal; -1 means full. Empty: Rounds decides.",
     )
     epochs: int = setting(
-        1, ge=1, le=100, label="Epochs", help="With rounds = full: how often each training prompt is used."
+        1, span=(1, 100), label="Epochs", help="With rounds = full: how often each training prompt is used."
     )
     prompts_per_round: int = setting(
         64,
-        ge=1,
-        le=1024,
+        span=(1, 1024),
         label="Prompts per round",
         unit="prompts",
         help="Distinct training prompts in each round. If the data has fewer, a round takes each once.",
     )
     answers_per_prompt: int = setting(
         8,
-        ge=2,
-        le=32,
+        span=(2, 32),
         label="Answers per prompt",
         unit="answers",
         help="Answers sampled for each prompt and compared with one another (the group size).",
     )
     max_answer_tokens: int = setting(
         512,
-        ge=16,
-        le=32_768,
+        span=(16, 32_768),
         label="Max answer tokens",
         unit="tokens",
         help="An answer that has not stopped by then is cut off and scores 0.",
@@ -99,20 +95,18 @@ class RlSettings(Settings):
     )
     clip_low: float | None = setting(
         None,
-        ge=0,
-        le=10,
+        span=(0, 10),
         label="Clip low",
         help="How far below 1 the ratio is clipped (not used by cispo). Left out: the loss's usual value.",
     )
     clip_high: float | None = setting(
         None,
-        ge=0,
-        le=10,
+        span=(0, 10),
         label="Clip high",
         help="How far above 1 the ratio is clipped; for cispo the largest weight. Left out: the loss's usual value.",
     )
     beta: float = setting(
-        0.0, ge=0, le=1, label="KL coefficient", help="Weight of the KL penalty towards the starting policy."
+        0.0, span=(0, 1), label="KL coefficient", help="Weight of the KL penalty towards the starting policy."
     )
     dynamic_sampling: Literal["off", "refill"] | None = setting(
         None,
@@ -122,43 +116,38 @@ class RlSettings(Settings):
     )
     temperature: float = setting(
         1.0,
-        ge=0.01,
-        le=5,
+        span=(0.01, 5),
         label="Temperature",
         help="Above 1 flattens the distribution that is sampled from, below 1 sharpens it.",
     )
     top_p: float = setting(
         1.0, gt=0, le=1, label="Top-p", help="Samples from the most likely tokens that add up to this probability."
     )
-    top_k: int = setting(0, ge=0, le=1_000_000, label="Top-k", help="Samples from the k most likely tokens; 0 is off.")
+    top_k: int = setting(0, span=(0, 1_000_000), label="Top-k", help="Samples from the k most likely tokens; 0 is off.")
     validation_prompts: int = setting(
         128,
-        ge=1,
-        le=1024,
+        span=(1, 1024),
         label="Validation sample",
         unit="prompts",
         help="Prompts scored greedily after each round, always the same ones; all of them if the data has fewer.",
     )
     no_signal_rounds: int = setting(
         3,
-        ge=1,
-        le=1000,
+        span=(1, 1000),
         label="No-signal limit",
         unit="rounds",
         help="The run fails if this many rounds pass and in none of them answers to one prompt scored differently.",
     )
     micro_batch_tokens: int | None = setting(
         None,
-        ge=64,
-        le=1_048_576,
+        span=(64, 1_048_576),
         label="Micro batch",
         unit="tokens",
         help="Tokens per forward and backward pass. Affects memory and speed, not the result. Empty: fitted to memory.",
     )
     sampling_tokens: int | None = setting(
         None,
-        ge=256,
-        le=16_777_216,
+        span=(256, 16_777_216),
         label="Sampling budget",
         unit="tokens",
         help="Prompt and answer tokens in the cache at a time while sampling. Empty: fitted to memory.",
@@ -217,13 +206,13 @@ _EVALUATIONS_HELP = (
 class SftSettings(Settings):
     """Learning from demonstrations: the last assistant message of each row is what the model should have written."""
 
-    epochs: int = setting(3, ge=1, le=100, label="Epochs (SFT)", unit="epochs", help=_EPOCHS_HELP)
-    batch_size: int = setting(16, ge=1, le=4096, label="Batch size (SFT)", unit="rows", help=_BATCH_HELP)
+    epochs: int = setting(3, span=(1, 100), label="Epochs (SFT)", unit="epochs", help=_EPOCHS_HELP)
+    batch_size: int = setting(16, span=(1, 4096), label="Batch size (SFT)", unit="rows", help=_BATCH_HELP)
     schedule: Literal["linear", "cosine", "constant"] = setting("linear", label="Schedule (SFT)", help=_SCHEDULE_HELP)
     warmup_share: float = setting(
-        0.0, ge=0, le=0.5, label="Warm-up (SFT)", help="Share of the steps over which the learning rate rises from 0."
+        0.0, span=(0, 0.5), label="Warm-up (SFT)", help="Share of the steps over which the learning rate rises from 0."
     )
-    evaluations: int = setting(6, ge=1, le=1000, label="Evaluations (SFT)", unit="rounds", help=_EVALUATIONS_HELP)
+    evaluations: int = setting(6, span=(1, 1000), label="Evaluations (SFT)", unit="rounds", help=_EVALUATIONS_HELP)
 
 
 class DpoSettings(Settings):
@@ -236,13 +225,13 @@ class DpoSettings(Settings):
         label="Beta (DPO)",
         help="Strength of the KL penalty towards the starting policy: less lets the policy move further.",
     )
-    epochs: int = setting(1, ge=1, le=100, label="Epochs (DPO)", unit="epochs", help=_EPOCHS_HELP)
-    batch_size: int = setting(16, ge=1, le=4096, label="Batch size (DPO)", unit="pairs", help=_BATCH_HELP)
+    epochs: int = setting(1, span=(1, 100), label="Epochs (DPO)", unit="epochs", help=_EPOCHS_HELP)
+    batch_size: int = setting(16, span=(1, 4096), label="Batch size (DPO)", unit="pairs", help=_BATCH_HELP)
     schedule: Literal["linear", "cosine", "constant"] = setting("linear", label="Schedule (DPO)", help=_SCHEDULE_HELP)
     warmup_share: float = setting(
-        0.0, ge=0, le=0.5, label="Warm-up (DPO)", help="Share of the steps over which the learning rate rises from 0."
+        0.0, span=(0, 0.5), label="Warm-up (DPO)", help="Share of the steps over which the learning rate rises from 0."
     )
-    evaluations: int = setting(4, ge=1, le=1000, label="Evaluations (DPO)", unit="rounds", help=_EVALUATIONS_HELP)
+    evaluations: int = setting(4, span=(1, 1000), label="Evaluations (DPO)", unit="rounds", help=_EVALUATIONS_HELP)
 
 
 # Settings that go together under a name: those of two hosted products. What is given besides wins over a preset; a

@@ -20,15 +20,13 @@ class SamplerSettings(Settings):
     )
     gpu_memory_share: float = setting(
         0.3,
-        ge=0.1,
-        le=0.95,
+        span=(0.1, 0.95),
         label="Memory share of vLLM",
         help="Share of GPU memory for vLLM's copy of the model and its cache while it samples.",
     )
     importance_cap: float = setting(
         2.0,
-        ge=1,
-        le=100,
+        span=(1, 100),
         label="Importance cap",
         help="With vLLM, each token's loss is weighted by the ratio of the trainer's probability to vLLM's, at most by "
         "this number (truncated importance sampling).",
@@ -76,8 +74,8 @@ class LoraSettings(Settings):
     A run that starts from an adapter takes its rank and alpha.
     """
 
-    rank: int = setting(8, ge=1, le=256, label="LoRA rank", help="Rank of the adapter: more can store more.")
-    alpha: int = setting(16, ge=1, le=512, label="LoRA alpha", help="Scales the adapter by alpha / rank.")
+    rank: int = setting(8, span=(1, 256), label="LoRA rank", help="Rank of the adapter: more can store more.")
+    alpha: int = setting(16, span=(1, 512), label="LoRA alpha", help="Scales the adapter by alpha / rank.")
 
 
 class OptimizerSettings(Settings):
@@ -85,7 +83,7 @@ class OptimizerSettings(Settings):
 
     beta1: float = setting(0.9, ge=0, lt=1, label="Beta 1", help="Decay of the gradient's running mean.")
     beta2: float = setting(0.999, ge=0, lt=1, label="Beta 2", help="Decay of the squared gradient's running mean.")
-    weight_decay: float = setting(0.0, ge=0, le=1, label="Weight decay", help="Decoupled weight decay of the adapter.")
+    weight_decay: float = setting(0.0, span=(0, 1), label="Weight decay", help="Decoupled weight decay of the adapter.")
     gradient_norm_limit: float = setting(
         1.0, gt=0, le=1000, label="Gradient norm limit", help="Clips the gradient to this norm."
     )
@@ -141,8 +139,7 @@ class LimitSettings(Settings):
     )
     trial_minutes: float = setting(
         15.0,
-        ge=1,
-        le=240,
+        span=(1, 240),
         label="Trial minutes",
         unit="minutes",
         help="How long a trial may take; at most Time limit.",
@@ -163,8 +160,7 @@ class KeepSettings(Settings):
 
     rollout_rounds: int | None = setting(
         None,
-        ge=1,
-        le=1000,
+        span=(1, 1000),
         label="Rollouts kept, rounds",
         unit="rounds",
         help="Samples of this many last rounds stay on disk. Empty: of all rounds.",
@@ -200,16 +196,14 @@ class LoopSettings(Settings):
     )
     max_rounds: int = setting(
         8,
-        ge=1,
-        le=100,
+        span=(1, 100),
         label="Max rounds",
         unit="rounds",
         help="Runs that the loop trains at most; the start is not counted.",
     )
     patience: int = setting(
         2,
-        ge=1,
-        le=100,
+        span=(1, 100),
         label="Patience",
         unit="rounds",
         help="The loop ends after this many scored rounds in a row without a sign of gain over those before. With 1, "
@@ -222,8 +216,7 @@ class LoopSettings(Settings):
     )
     seed: int = setting(
         0,
-        ge=0,
-        le=2**31 - 1,
+        span=(0, 2**31 - 1),
         label="Loop seed",
         help="Decides how the benchmark is split into the selection half and the held-out half.",
     )

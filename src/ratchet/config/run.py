@@ -101,8 +101,7 @@ class RunConfig(Settings):
     sampler: SamplerSettings = Field(default_factory=SamplerSettings)
     learning_rate: float | None = setting(
         None,
-        ge=1e-8,
-        le=1e-2,
+        span=(1e-8, 1e-2),
         label="Learning rate",
         help="Step size, constant in rl. For LoRA on models above 100M parameters 2e-5 to 1e-3 is usual. Left out: "
         "1e-4 for rl, 2e-4 for sft, 5e-6 for dpo.",
@@ -139,14 +138,13 @@ class RunConfig(Settings):
     )
     window_tokens: int | None = setting(
         None,
-        ge=32,
-        le=1_048_576,
+        span=(32, 1_048_576),
         label="Context length",
         unit="tokens",
         help="The longest prompt and answer must fit. Empty: the model's own context length.",
     )
     seed: int = setting(
-        0, ge=0, le=2**31 - 1, label="Seed", help="Seeds adapter initialization, prompt order and sampling."
+        0, span=(0, 2**31 - 1), label="Seed", help="Seeds adapter initialization, prompt order and sampling."
     )
 
     given: dict[str, Any] = setting(
@@ -222,13 +220,8 @@ class RunConfig(Settings):
         if bonus is None:
             bonus = KINDS[verifier.kind].usual_format if verifier else "off"
         usual = LOSS_DEFAULTS[self.rl.loss]
-        rl = self.rl.model_copy(
-            update={
-                "clip_low": usual.clip_low if self.rl.clip_low is None else self.rl.clip_low,
-                "clip_high": usual.clip_high if self.rl.clip_high is None else self.rl.clip_high,
-                "dynamic_sampling": self.rl.dynamic_sampling or usual.dynamic_sampling,
-            }
-        )
+        names = ("clip_low", "clip_high", "dynamic_sampling")
+        rl = self.rl.model_copy(update={x: getattr(usual, x) for x in names if getattr(self.rl, x) is None})
         reward = self.reward.model_copy(update={"format_bonus": bonus})
         filled_in = {"verifier": verifier, "watch": watch, "reward": reward, "rl": rl, "learning_rate": self.rate}
         return self.model_copy(update=filled_in)

@@ -27,7 +27,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from ratchet.errors import SandboxUnavailable
@@ -69,17 +68,15 @@ class Limits:
 
     def arguments(self) -> list[str]:
         """Return them as options of prlimit; no core files in any case."""
-        options = {
-            "as": self.address_space,
-            "fsize": self.file_size,
-            "nofile": self.open_files,
-            "nproc": self.processes,
-            "stack": self.stack,
-            "core": 0,
-        }
-        if self.cpu_seconds is not None:
-            options["cpu"] = self.cpu_seconds
-        return [f"--{name}={value}" for name, value in options.items()]
+        options = [
+            f"--as={self.address_space}",
+            f"--fsize={self.file_size}",
+            f"--nofile={self.open_files}",
+            f"--nproc={self.processes}",
+            f"--stack={self.stack}",
+            "--core=0",
+        ]
+        return options if self.cpu_seconds is None else [*options, f"--cpu={self.cpu_seconds}"]
 
 
 @dataclass(frozen=True)
@@ -200,9 +197,7 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.kill()
 
 
@@ -220,16 +215,8 @@ def arguments(tools: Tools, contents: Contents, files: Mapping[str, int], filter
     if tools.setpriv:
         user = str(SANDBOX_ID)
         argv += [tools.setpriv, "--reuid", user, "--regid", user, "--clear-groups", "--"]
-    argv += [
-        tools.bwrap,
-        "--unshare-all",
-        "--unshare-user",
-        "--die-with-parent",
-        "--new-session",
-        "--clearenv",
-        "--as-pid-1",
-    ]
-    argv += ["--cap-drop", "ALL", "--hostname", "sbx", "--ro-bind", "/usr", "/usr"]
+    argv += [tools.bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--clearenv"]
+    argv += ["--as-pid-1", "--cap-drop", "ALL", "--hostname", "sbx", "--ro-bind", "/usr", "/usr"]
     for name in ("bin", "lib", "lib64"):
         argv += ["--symlink", f"usr/{name}", f"/{name}"]
     argv += ["--dev", "/dev"]

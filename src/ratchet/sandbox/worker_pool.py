@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ratchet.errors import SandboxUnavailable
 
@@ -113,12 +113,11 @@ class WorkerPool(Generic[Job, Result]):
         weakref.finalize(self, self._state.close)
 
 
-class _Pending(Generic[Job, Result]):
+class _Pending(NamedTuple, Generic[Job, Result]):
     """A job that waits for its result."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.future: Future[Result] = Future()
+    job: Job
+    future: "Future[Result]"
 
 
 class _State(Generic[Job, Result]):
@@ -132,17 +131,17 @@ class _State(Generic[Job, Result]):
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._running: set[Stoppable] = set()
-        self._is_closed = False
+        self.is_closed = False
         self._broken: SandboxUnavailable | None = None
 
     def submit(self, jobs: Sequence[Job]) -> list[Future[Result]]:
         """Queue jobs, starting a thread for each that finds none idle, as far as there may be more."""
-        submitted = [_Pending[Job, Result](job) for job in jobs]
+        submitted = [_Pending[Job, Result](job, Future()) for job in jobs]
         with self._changed:
             for one in submitted:
                 if self._broken:
                     one.future.set_exception(self._broken)
-                elif self._is_closed:
+                elif self.is_closed:
                     one.future.set_result(self.kind.closed)
                 else:
                     self._waiting.append(one)
@@ -172,13 +171,13 @@ class _State(Generic[Job, Result]):
             self._idle += 1
 
     def _is_over(self) -> bool:
-        return self._is_closed or self._broken is not None
+        return self.is_closed or self._broken is not None
 
     def watch(self, process: Stoppable) -> None:
         """Remember a process that was just started; stop it if the pool was closed meanwhile."""
         with self._changed:
             self._running.add(process)
-            is_late = self._is_closed
+            is_late = self.is_closed
         if is_late:
             process.stop()
 
@@ -186,10 +185,6 @@ class _State(Generic[Job, Result]):
         """Forget processes that are gone."""
         with self._changed:
             self._running -= processes
-
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
 
     def break_down(self, error: SandboxUnavailable) -> None:
         """Let every caller, waiting or to come, know that the machine cannot go on."""
@@ -205,7 +200,7 @@ class _State(Generic[Job, Result]):
         if self._process_id != os.getpid():
             return
         with self._changed:
-            self._is_closed = True
+            self.is_closed = True
             waiting, self._waiting = list(self._waiting), deque()
             running = list(self._running)
             self._changed.notify_all()

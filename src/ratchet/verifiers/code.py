@@ -57,16 +57,14 @@ class CodeVerifier(KindSettings):
     )
     seconds_per_test: float = setting(
         5.0,
-        ge=0.1,
-        le=60,
+        span=(0.1, 60),
         label="Limit per test",
         unit="seconds",
         help="A test that takes longer is not passed. A program is given ten times this for all its tests.",
     )
     memory_mb: int = setting(
         512,
-        ge=64,
-        le=16_384,
+        span=(64, 16_384),
         label="Memory of a program",
         unit="MB",
         help="Address space of each of a program's processes. All of them together may hold twice this.",

@@ -28,13 +28,7 @@ class CompositePart(Settings):
     verifier: PlainVerifierSettings = Field(
         ..., title="Verifier of a part", description="Any kind but composite, with its settings."
     )
-    weight: float = setting(
-        1.0,
-        gt=0,
-        le=1_000_000,
-        label="Weight",
-        help="Weight of the part in the reward.",
-    )
+    weight: float = setting(1.0, gt=0, le=1_000_000, label="Weight", help="Weight of the part in the reward.")
 
 
 class CompositeVerifier(KindSettings):
@@ -48,8 +42,7 @@ class CompositeVerifier(KindSettings):
     )
     correctness_from: int = setting(
         0,
-        ge=0,
-        le=7,
+        span=(0, 7),
         label="Correctness from",
         help="Which part counts as correctness (accuracy, target, best round), counted from 0.",
     )

@@ -50,8 +50,7 @@ class CustomVerifier(KindSettings):
     )
     limit_seconds: float = setting(
         1.0,
-        ge=0.1,
-        le=60,
+        span=(0.1, 60),
         label="Limit per answer",
         unit="seconds",
         help="An answer that takes the metric longer, on the clock or of the processor, is counted as failed; the next "

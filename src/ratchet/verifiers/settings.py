@@ -14,11 +14,23 @@ METRIC_LABEL = "Metric"
 Name = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 
-def setting(default: Any, *, label: str, help: str, unit: str = "", typed: bool = True, **limits: Any) -> Any:
+def setting(
+    default: Any,
+    *,
+    label: str,
+    help: str,
+    unit: str = "",
+    typed: bool = True,
+    span: tuple[float, float] | None = None,
+    **limits: Any,
+) -> Any:
     """Declare one setting. ``label`` and ``help`` are required so that no surface invents them.
 
-    One that is not ``typed`` is filled in by Ratchet, or given in a file: there is no flag for it.
+    One that is not ``typed`` is filled in by Ratchet, or given in a file: there is no flag for it. ``span`` holds the
+    least and the most that it may be; other limits are pydantic's.
     """
+    if span is not None:
+        limits["ge"], limits["le"] = span
     return Field(default, title=label, description=help, json_schema_extra={"unit": unit, "typed": typed}, **limits)
 
 

@@ -5,12 +5,13 @@ noted once each; nothing of that changes what a run does.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
 
-from ratchet.config import KeepSettings, RunConfig, Tracker
+from ratchet.config import RunConfig, Tracker
 from ratchet.engine import checkpoint
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.policy import Policy
@@ -26,21 +27,54 @@ from ratchet.worker.tracker_processes import Trackers
 log = logging.getLogger(__name__)
 
 
-class Following:
-    """Looks at a run after each round. What an earlier session of the run noted is not noted again."""
+class Reporter:
+    """Stores a finished round: rollouts, then the checkpoint with the record, then the event; then looks at the run.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    Rollouts that the settings do not ask to keep are removed after that. What an earlier session of the run noted is
+    not noted again.
+    """
+
+    def __init__(self, session: Session, policy: Policy, optimizer: torch.optim.AdamW) -> None:
+        self._session, self._policy, self._optimizer = session, policy, optimizer
         self._config = session.folder.read_config()
         self._noted = set(session.folder.state().noted)
         if self._config.trackers:
             session.trackers = Trackers(session.folder, self._config.trackers, self._on_tracker)
 
-    def after_round(self) -> None:
+    def __call__(self, record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
+        """Store a round, and say what is to be said of the run."""
+        with self._session.writing:
+            self._write(record, groups, progress)
+        self._look_at_run(progress)
+
+    def _write(self, record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
+        session, folder = self._session, self._session.folder
+        record = record.model_copy(update={"cost": session.budget.cost})
+        is_best = record.best_round == record.round
+        if groups:
+            folder.write_rollouts(record.round, (rollout_row(group) for group in groups))
+        dropped = folder.rollouts_to_drop(self._config.keep)
+        oldest = folder.oldest_rollouts(dropped)
+        if oldest is not None and oldest > 1:
+            record = record.model_copy(update={"oldest_rollouts": oldest})
+        progress.records[-1] = record
+        if is_best:
+            # Written before the checkpoint and put in place after it: on a full disk both stay those of one round.
+            folder.stage_adapter(self._policy.adapter_files(progress.best_state))
+        content = checkpoint.packed(progress, self._policy, self._optimizer, session.budget.elapsed)
+        write_atomically(folder.checkpoint_path, content)
+        session.progress = progress
+        if is_best:
+            folder.put_adapter()
+        if record.round:
+            session.budget.record_round(record.seconds.total)
+        folder.log(log_line(record))
+        session.event(RoundDone(record=record))
+        # Last, now that the round is safe: what a kill leaves here the next round removes.
+        folder.drop_rollouts(dropped)
+
+    def _look_at_run(self, progress: Progress) -> None:
         """Note in the journal what the rounds so far show for the first time."""
-        progress = self._session.progress
-        if progress is None:
-            return
         try:
             diagnoses = examine(progress.records, self._config).diagnoses
             found: dict[str, str] = {diagnosis.code: diagnosis.sentence for diagnosis in diagnoses}
@@ -64,58 +98,13 @@ class Following:
 
 def _watch_failures(record: RoundRecord, config: RunConfig) -> dict[str, str]:
     """What to note of answers that the watch metric failed on in a round, nothing where there are none."""
-    in_training, in_validation = record.watch_failures, record.validation.watch_failures
-    if config.watch is None or not (in_training or in_validation):
+    failures = Counter(record.watch_failures) + Counter(record.validation.watch_failures)
+    if config.watch is None or not failures:
         return {}
-    kinds = sorted({*in_training, *in_validation})
-    counted = ", ".join(f"{in_training.get(kind, 0) + in_validation.get(kind, 0)} by {kind}" for kind in kinds)
+    counted = ", ".join(f"{count} by {kind}" for kind, count in sorted(failures.items()))
     answers = sum(record.outcomes.values()) + record.validation.prompts
-    failed = sum(in_training.values()) + sum(in_validation.values())
     text = (
-        f"The watch metric ({config.watch.title}) failed on {failed} of the {answers} answers of round {record.round}, "
-        f"validation included: {counted}. They are left out of its mean, and the run continues."
+        f"The watch metric ({config.watch.title}) failed on {failures.total()} of the {answers} answers of round "
+        f"{record.round}, validation included: {counted}. They are left out of its mean, and the run continues."
     )
     return {"watch_failures": text}
-
-
-def reporter(
-    session: Session, policy: Policy, optimizer: torch.optim.AdamW, keep: KeepSettings
-) -> Callable[[RoundRecord, Sequence[Group], Progress], None]:
-    """Make the function that stores a finished round: rollouts, then the checkpoint with the record, then the event.
-
-    Rollouts that ``keep`` does not ask for are removed after that.
-    """
-    following = Following(session)
-
-    def report(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
-        with session.writing:
-            write(record, groups, progress)
-        following.after_round()
-
-    def write(record: RoundRecord, groups: Sequence[Group], progress: Progress) -> None:
-        folder = session.folder
-        record = record.model_copy(update={"cost": session.budget.cost})
-        is_best = record.best_round == record.round
-        if groups:
-            folder.write_rollouts(record.round, (rollout_row(group) for group in groups))
-        dropped = folder.rollouts_to_drop(keep)
-        oldest = folder.oldest_rollouts(dropped)
-        if oldest is not None and oldest > 1:
-            record = record.model_copy(update={"oldest_rollouts": oldest})
-        progress.records[-1] = record
-        if is_best:
-            # Written before the checkpoint and put in place after it: on a full disk both stay those of one round.
-            folder.stage_adapter(policy.adapter_files(progress.best_state))
-        content = checkpoint.packed(progress, policy, optimizer, session.budget.elapsed)
-        write_atomically(folder.checkpoint_path, content)
-        session.progress = progress
-        if is_best:
-            folder.put_adapter()
-        if record.round:
-            session.budget.record_round(record.seconds.total)
-        folder.log(log_line(record))
-        session.event(RoundDone(record=record))
-        # Last, now that the round is safe: what a kill leaves here the next round removes.
-        folder.drop_rollouts(dropped)
-
-    return report

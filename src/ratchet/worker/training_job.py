@@ -39,7 +39,7 @@ from ratchet.run.records import Group
 from ratchet.run.round_lines import rollout_row
 from ratchet.worker.fixed import fix
 from ratchet.worker.out_of_memory import memory_in_words
-from ratchet.worker.reporting import reporter
+from ratchet.worker.reporting import Reporter
 from ratchet.worker.session import CountingSampler, Session
 
 # Runs the rounds that are left, as ``engine.rounds.train`` does.
@@ -98,7 +98,7 @@ def _trained(
 ) -> tuple[Ending, str]:
     """Run the rounds; return how they ended and, for a fault that keeps the adapter, its message."""
     config = prepared.config
-    report = reporter(session, engine.policy, engine.learner.optimizer, config.keep)
+    report = Reporter(session, engine.policy, engine.learner.optimizer)
     with session.phase("scoring_start") if resumed is None else nullcontext():
         try:
             with memory_in_words(session, prepared):
