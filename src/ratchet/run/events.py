@@ -209,7 +209,9 @@ class UnknownEvent(JournalEvent):
 Event = (
     RunStarted | Planned | RoundDone | HeldOut | Note | Answered | Scored | TrialDone | Saving | NotStarted | RunEnded
 )
-_EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
+_EVENT: TypeAdapter[Event] = TypeAdapter(
+    Annotated[Event, Field(discriminator="event")], config=ConfigDict(defer_build=True)
+)
 _KNOWN = {one.model_fields["event"].default for one in get_args(Event)}
 
 
