@@ -221,6 +221,57 @@ def test_memory_over_many_processes_is_limited_together(tests):
     assert time.monotonic() - started < 45
 
 
+UNCOUNTED = {
+    "shared": "mmap.mmap(-1, 1 << 20)",
+    "shared, validated": "mmap.mmap(-1, 1 << 20, 3 | mmap.MAP_ANONYMOUS)",
+    "zeros": "mmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20)",
+    "huge pages": "mmap.mmap(-1, 2 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000)",
+    "sent": "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)",
+    "received": "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)",
+    "pipe": "fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)",
+    "swap": "mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).madvise(21)",
+}
+
+
+@pytest.mark.parametrize("attempt", UNCOUNTED.values(), ids=UNCOUNTED)
+def test_memory_that_could_not_be_counted_cannot_be_had(runner, attempt):
+    program = f"""
+        import fcntl, mmap, os, socket
+        try:
+            {attempt}
+            print("had it")
+        except OSError:
+            print("denied")
+    """
+    assert run(runner, textwrap.dedent(program), printing("denied")).statuses == ("passed",)
+
+
+def test_what_waits_in_sockets_counts():
+    """Children fill what sockets hold, each little of its own: 20 * 28 * 2 * 208 KB are 230 MB beside 20 Pythons."""
+    runner = CodeRunner(limit_seconds=60, memory_bytes=128 << 20)
+    program = """
+        import os, socket, time
+        for _ in range(20):
+            if os.fork() == 0:
+                pairs = [socket.socketpair() for _ in range(28)]
+                for one in sum(pairs, ()):
+                    one.setblocking(False)
+                    try:
+                        while True: one.send(b"x" * 4096)
+                    except BlockingIOError:
+                        pass
+                time.sleep(60)
+        time.sleep(45)
+        print("done")
+    """
+    assert run(runner, textwrap.dedent(program), printing("done")).ending == "out_of_memory"
+
+
+def test_loops_of_events_work_as_before(runner):
+    program = "import asyncio\nasync def main(): await asyncio.sleep(0); print('done')\nasyncio.run(main())"
+    assert run(runner, program, printing("done")).statuses == ("passed",)
+
+
 def test_memory_that_no_limit_counts_is_denied(runner):
     program = (
         PRELUDE

@@ -304,6 +304,6 @@ def test_no_folder_is_bound_but_usr_and_the_packages():
     contents = Contents({"/w.py": b""}, {"/tmp": 1}, packages=Path("/opt/metrics"))
     argv = arguments(find_tools(), contents, {"/w.py": 9}, 10, 11)
     bound = [argv[index + 1] for index, word in enumerate(argv) if word in ("--bind", "--ro-bind", "--dev-bind")]
-    assert bound == ["/usr", "/opt/metrics"]
+    assert bound == ["/usr", "/dev/null", "/opt/metrics"]
     assert "--proc" not in argv, "containers with a masked /proc could not mount it"
     assert "--clearenv" in argv

@@ -43,7 +43,8 @@ def _lines(report: MachineReport) -> list[tuple[str, str]]:
 
 def _sandbox(report: MachineReport) -> str:
     if report.sandbox.ok:
-        return f"works; metrics run under {report.sandbox_python}"
+        memory = "the memory of programs is measured, and what could not be measured is denied to them"
+        return f"works; metrics run under {report.sandbox_python}; {memory}"
     refused = "Until then custom metrics and code rewards are refused; everything else works. The exit code is 4."
     return f"does not work: {report.sandbox.reason} {report.sandbox.remedy} {refused}"
 

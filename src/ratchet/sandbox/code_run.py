@@ -19,6 +19,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from ratchet.errors import SandboxUnavailable
@@ -102,7 +103,7 @@ class CodeRunner:
         with self._slots, Sandbox(python_command(f"{_FOLDER}/{_FILES[0]}"), contents, limits) as sandbox:
 
             def look() -> None:
-                if resident_bytes(sandbox.process_id) > 2 * self._memory_bytes:
+                if held_bytes(sandbox.process_id) > 2 * self._memory_bytes:
                     raise _TooMuchMemory
 
             channel = Channel(sandbox, most_line_bytes=_MOST_LINE_BYTES, look=look)
@@ -120,6 +121,15 @@ class CodeRunner:
 
 class _TooMuchMemory(Exception):
     """The processes of a run hold more than they may together."""
+
+
+@functools.cache
+def _socket_bytes() -> int:
+    """What may wait in a socket of which the buffers have not grown."""
+    try:
+        return int(Path("/proc/sys/net/core/wmem_default").read_text())
+    except (OSError, ValueError):
+        return 212_992
 
 
 @functools.cache
@@ -179,11 +189,12 @@ def require_process_tree() -> None:
         )
 
 
-def resident_bytes(process_id: int) -> int:
-    """Resident memory of a process and its descendants; what ends meanwhile counts as nothing.
+def held_bytes(process_id: int) -> int:
+    """Resident memory of a process and its descendants with what their sockets may hold in the kernel.
 
-    Pages that several share count once for each: an upper bound. The kernel's own limits (``Limits``) count one
-    process at a time. Reads /proc of the host; no cgroup is needed.
+    What ends meanwhile counts as nothing. An upper bound: pages that several share count once for each, and every open
+    file counts as a full socket. The kernel's own limits (``Limits``) count one process at a time. Reads /proc of the
+    host; no cgroup is needed. Memory that this does not see is denied (``tools``).
     """
     total, waiting = 0, [str(process_id)]
     while waiting:
@@ -191,6 +202,10 @@ def resident_bytes(process_id: int) -> int:
         with suppress(OSError):
             with open(f"/proc/{process}/statm", encoding="ascii") as file:
                 total += int(file.read().split()[1]) * _PAGE_BYTES
+            try:
+                total += len(os.listdir(f"/proc/{process}/fd")) * _socket_bytes()
+            except PermissionError:  # it hides them
+                total += Limits().open_files * _socket_bytes()
             for thread in os.listdir(f"/proc/{process}/task"):
                 with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as file:
                     waiting += file.read().split()

@@ -12,7 +12,7 @@ start. Files are handed in as contents, not as paths: so the sandbox's user need
 they came from, and no folder that untrusted code could write is ever bound.
 
 Not protected from: holes in the kernel that a user namespace can reach, and timing. Memory held by several processes
-together is not counted here.
+together is not counted here; what cannot be counted is denied (``tools``).
 """
 
 import fcntl
@@ -219,7 +219,8 @@ def arguments(tools: Tools, contents: Contents, files: Mapping[str, int], filter
     argv += ["--as-pid-1", "--cap-drop", "ALL", "--hostname", "sbx", "--ro-bind", "/usr", "/usr"]
     for name in ("bin", "lib", "lib64"):
         argv += ["--symlink", f"usr/{name}", f"/{name}"]
-    argv += ["--dev", "/dev"]
+    # A shared map of /dev/zero is memory that nobody counts; /dev/null has no maps.
+    argv += ["--dev", "/dev", "--dev-bind", "/dev/null", "/dev/zero"]
     if contents.packages is not None:
         argv += ["--ro-bind", str(contents.packages), PACKAGES]
     for path, descriptor in files.items():

@@ -29,6 +29,8 @@ def main() -> None:
         ("the system-call filter is not in force", lambda: os.memfd_create("canary")),
         ("the network can be reached", lambda: socket.socket(socket.AF_INET)),
         # Asked for, never touched: a machine without the limit would be busy with filling it.
+        ("memory can be held that is not counted", lambda: mmap.mmap(-1, mmap.PAGESIZE)),
+        ("zeros can be mapped and shared", lambda: mmap.mmap(os.open("/dev/zero", os.O_RDWR), mmap.PAGESIZE)),
         ("memory is not limited", lambda: mmap.mmap(-1, 1 << 31, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)),
     ):
         if _can(attempt):

@@ -3,14 +3,16 @@
 Only /usr can be seen inside, and as root the sandbox runs as another user, who may not look into root's home. So the
 Python is the distribution's own, never that of a virtual environment or of pyenv.
 
-Namespaces, read-only binds and resource limits do the confining. The filter takes away what gets round them (System V
-memory that no limit counts, files in memory) and the parts of the kernel in which holes are found: nested namespaces,
-mounts, io_uring, bpf, keys, ptrace. What is not named is allowed, since Python with numpy uses a great deal; the named
-calls fail with EPERM. Calls of another architecture than the machine's own (32-bit, x32) end the process.
+Namespaces, read-only binds and resource limits do the confining. The filter takes away what gets round them (memory
+that no limit counts: System V's, shared maps, files in memory, grown buffers) and the parts of the kernel in which
+holes are found: nested namespaces, mounts, io_uring, bpf, keys, ptrace. What is not named is allowed, since Python with
+numpy uses a great deal; the named calls fail with EPERM. Calls of another architecture than the machine's own (32-bit,
+x32) end the process.
 """
 
 import functools
 import importlib.util
+import mmap
 import os
 import shutil
 import subprocess
@@ -68,8 +70,18 @@ _DENIED = """
     mq_open mq_unlink socket socketcall connect bind listen accept accept4
     swapon swapoff reboot acct quotactl syslog vhangup
     clock_settime clock_adjtime settimeofday stime adjtimex sethostname setdomainname
-    iopl ioperm personality lookup_dcookie nfsservctl migrate_pages move_pages
+    iopl ioperm personality lookup_dcookie nfsservctl migrate_pages move_pages vmsplice
 """
+# What would hold memory that nobody counts, by the call, the argument and the bits of it that are set: maps that are
+# shared and of no file (their pages stay when the process gives them up) or of huge pages, larger buffers of sockets
+# (SO_SNDBUF, SO_RCVBUF, and both by force) and pipes (F_SETPIPE_SZ), and pages put out to swap (MADV_PAGEOUT).
+_UNCOUNTED = (
+    ("mmap", 3, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS),
+    ("mmap", 3, 0x40000, 0x40000),
+    *(("setsockopt", 2, 0xFFFFFFFF, option) for option in (7, 8, 32, 33)),
+    ("fcntl", 1, 0xFFFFFFFF, 1031),
+    ("madvise", 2, 0xFFFFFFFF, 21),
+)
 
 _NEW_NAMESPACES = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # types into the terminal, as if its user had
@@ -190,6 +202,8 @@ def seccomp_filter() -> bytes:
             rules.add_rule(denied, "clone", pyseccomp.Arg(clone_flags, pyseccomp.MASKED_EQ, flag, flag))
         # The flags of clone3 lie behind a pointer, which no filter can follow. glibc then falls back to clone.
         rules.add_rule(pyseccomp.ERRNO(ENOSYS), 435)
+        for name, argument, mask, value in _UNCOUNTED:
+            rules.add_rule(denied, name, pyseccomp.Arg(argument, pyseccomp.MASKED_EQ, mask, value))
         for request in (_TIOCSTI, _TIOCLINUX):
             rules.add_rule(denied, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, _LOW_32_BITS, request))
         with tempfile.TemporaryFile() as file:
