@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import ratchet
+from ratchet.files import own_python
 
 ROOT = Path(ratchet.__file__).parent
 # A layer may import itself and any layer listed before it.
@@ -136,6 +137,17 @@ def test_there_is_one_way_to_load_a_model_and_it_runs_no_code_of_the_models_own(
     assert by_hand == {"third_party.py"}
     trusting = re.compile(r"""trust_remote_code["']?\s*[=:](?!\s*False)""")
     assert [path for path in FILES if trusting.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_one_function_starts_every_python_process_of_ours(tmp_path):
+    assert {path.name for path in FILES if "sys.executable" in path.read_text()} == {"files.py", "doctor.py"}
+    assert (ROOT / "service" / "doctor.py").read_text().count("sys.executable") == 1  # shown, not started
+    mark = tmp_path / "it-was-run"
+    for name in ("json.py", "ratchet.py", "torch.py"):  # in the folder where somebody works
+        (tmp_path / name).write_text(f"open({str(mark)!r}, 'w')")
+    command = own_python("-m", "ratchet.tracking", "no-such-tracker", str(tmp_path))
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert not mark.exists()
 
 
 START_UPS = [

@@ -1,11 +1,13 @@
 """Files that a kill cannot tear and whose faults are put into words: a full disk, damage, a place that cannot be used.
 
-Also where Ratchet keeps things: ``RATCHET_HOME``. Knows no run (``run_folder.py``) and no events (``journal.py``).
+Also where Ratchet keeps things, ``RATCHET_HOME``, and how its own processes start Python. Knows no run
+(``run_folder.py``) and no events (``journal.py``).
 """
 
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,11 @@ _DISK_ADVICE = (
 def ratchet_home() -> Path:
     """The folder of everything that is not in a run folder of the user's choice: ``RATCHET_HOME``."""
     return expanded(os.environ.get("RATCHET_HOME") or platformdirs.user_data_dir("ratchet"))
+
+
+def own_python(*arguments: str) -> list[str]:
+    """The command of every Python process of ours: nothing in the current folder, such as a torch.py, is imported."""
+    return [sys.executable, "-P", *arguments]
 
 
 def expanded(path: str | Path) -> Path:

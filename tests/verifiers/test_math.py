@@ -59,8 +59,8 @@ def children(process_id):
     return found
 
 
-def is_gone(process_id, seconds):
-    """Tell whether a process is gone, or a zombie nobody has collected, within some seconds."""
+def is_gone(process_id, seconds=60.0):
+    """Tell whether a process is gone, or a zombie nobody has collected, within the time of a busy machine."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -238,7 +238,7 @@ def test_a_process_that_ends_without_closing_leaves_no_worker():
     (worker,) = children(process.pid)
     process.communicate()
     assert process.returncode == 0
-    assert is_gone(worker, seconds=2)
+    assert is_gone(worker)
 
 
 def grade_until_killed(answer, is_ready):
@@ -250,12 +250,8 @@ def grade_until_killed(answer, is_ready):
     time.sleep(600)
 
 
-@pytest.mark.parametrize(
-    ("answer", "seconds"),
-    [(None, 2), (ENDLESS, 4), (ENDLESS_IN_C, 10)],
-    ids=["idle", "computing in Python", "computing in C"],
-)
-def test_a_killed_process_leaves_no_worker(answer, seconds):
+@pytest.mark.parametrize("answer", [None, ENDLESS, ENDLESS_IN_C], ids=["idle", "computing in Python", "computing in C"])
+def test_a_killed_process_leaves_no_worker(answer):
     forking = multiprocessing.get_context("fork")
     is_ready = forking.Event()
     process = forking.Process(target=grade_until_killed, args=(answer, is_ready))
@@ -265,7 +261,7 @@ def test_a_killed_process_leaves_no_worker(answer, seconds):
     (worker,) = children(process.pid)
     process.kill()
     process.join()
-    assert is_gone(worker, seconds)
+    assert is_gone(worker)
 
 
 @pytest.mark.parametrize(

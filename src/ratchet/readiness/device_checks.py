@@ -15,6 +15,7 @@ from platform import machine
 
 from ratchet.config import Objective, Quantization, SamplerSettings, Tracker
 from ratchet.errors import InvalidSetting
+from ratchet.files import own_python
 from ratchet.models.host_memory import host_memory
 from ratchet.tracking import INSTALL, is_installed
 
@@ -179,7 +180,7 @@ def memory_of(device: str) -> tuple[str, int] | None:
     if kind != "cuda":
         return None
     with suppress(OSError, ValueError, subprocess.TimeoutExpired):
-        command = [sys.executable, "-I", "-S", "-c", _ASK_GPU, index or "0"]
+        command = own_python("-I", "-S", "-c", _ASK_GPU, index or "0")
         done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_SECONDS, check=False)
         name, size = json.loads(done.stdout)
         return f"{device} ({name})", int(size)
@@ -188,7 +189,7 @@ def memory_of(device: str) -> tuple[str, int] | None:
 
 def _cuda_gpus() -> int:
     """Ask the driver how many GPUs there are; 0 where there is no driver, or none that answers."""
-    command = [sys.executable, "-I", "-S", "-c", _COUNT_GPUS]
+    command = own_python("-I", "-S", "-c", _COUNT_GPUS)
     with suppress(OSError, ValueError, subprocess.TimeoutExpired):
         done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_SECONDS, check=False)
         return int(done.stdout or 0)

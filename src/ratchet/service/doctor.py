@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import SandboxUnavailable
-from ratchet.files import ratchet_home
+from ratchet.files import own_python, ratchet_home
 from ratchet.sandbox.probe import METRIC_ENV, Probe, metric_packages, probe
 from ratchet.sandbox.tools import system_python
 
@@ -76,9 +76,7 @@ def examine(waiting_for: Callable[[str], None] = lambda what: None) -> MachineRe
     page = os.sysconf("SC_PAGE_SIZE")
     home = ratchet_home()
     # To see what it would compute on; meanwhile the sandbox is tried.
-    loading = subprocess.Popen(
-        [sys.executable, "-P", "-c", _LOAD_TORCH], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    loading = subprocess.Popen(own_python("-c", _LOAD_TORCH), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     waiting_for("the sandbox")
     found = probe(refresh=True)
     waiting_for("torch")

@@ -7,19 +7,17 @@ scheduler. It inherits the run folder's lock, so that the folder shows that it l
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from ratchet.errors import Conflict
-from ratchet.files import disk_full_as_error
+from ratchet.files import disk_full_as_error, own_python
 from ratchet.run.log_files import rotate
 from ratchet.run.processes import Process
 from ratchet.run.run_folder import RunFolder
 
-# -P: a file called torch.py in the folder where the run was queued is not taken for torch.
-WORKER_COMMAND = (sys.executable, "-P", "-m", "ratchet.worker")
+WORKER_COMMAND = tuple(own_python("-m", "ratchet.worker"))
 
 
 class Worker(Protocol):

@@ -10,17 +10,16 @@ import os
 import select
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
+from ratchet.files import own_python
 from ratchet.run.run_folder import RunFolder
 from ratchet.supervisor.executors import Executor, LocalExecutor, Worker, directory_of, open_log
 
-# -P: as for workers, see ``executors.py``.
-_COMMAND = (sys.executable, "-P", "-m", "ratchet.worker.fork_server")
+_COMMAND = tuple(own_python("-m", "ratchet.worker.fork_server"))
 # Read when a device is first used, which only workers do; every other variable may be read when a library is imported.
 _READ_LATE = "CUDA_VISIBLE_DEVICES"
 _START_SECONDS, _ANSWER_SECONDS = 60.0, 20.0

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ratchet.files import own_python
 from ratchet.sandbox.worker_pool import CannotWork, Stoppable, WorkerKind, WorkerPool
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class _Worker:
         self._socket, theirs = socket.socketpair()
         arguments = [json.dumps(sys.path), str(memory_bytes), str(os.getpid())]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOTSTRAP, *arguments],
+            own_python("-c", _BOOTSTRAP, *arguments),
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=subprocess.DEVNULL,

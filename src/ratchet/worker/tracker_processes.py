@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ratchet.config import Tracker
+from ratchet.files import own_python
 from ratchet.run.endings import RunStatus
 from ratchet.run.run_folder import RunFolder
 from ratchet.tracking.trackers import environment
@@ -95,7 +95,7 @@ class Trackers:
             state.parent.mkdir(mode=0o700, exist_ok=True)
             with state.with_suffix(".log").open("ab") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "ratchet.tracking", name, str(self._folder.path)],
+                    own_python("-m", "ratchet.tracking", name, str(self._folder.path)),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
