@@ -76,7 +76,7 @@ def test_a_rounds_line_says_what_validation_cost_of_it():
         best_accuracy=0.5,
         seconds=Seconds(sampling=6.0, update=2.0, validation=4.26, total=12.31),
     )
-    assert round_line(record, 20) == "Round   2/20  validation  25.0%  12.3 s, 4.3 s of it validation"
+    assert round_line(record, 20).plain == "Round   2/20  validation  25.0%  12.3 s, 4.3 s of it validation"
 
 
 @pytest.mark.parametrize(("unparseable", "is_told"), [(3, False), (4, True)])
@@ -85,8 +85,8 @@ def test_a_rounds_line_warns_above_three_percent_unparseable(unparseable, is_tol
         round=1, validation=Validation(prompts=1, accuracy=1, reward=1, outcomes={}), best_round=1, best_accuracy=1,
         seconds=Seconds(), reward=0.5, outcomes={"graded": 100 - unparseable, "unparseable": unparseable},
     )  # fmt: skip
-    assert f"unparseable {unparseable}" in round_line(record, 20)
-    assert ("(above 3%)" in round_line(record, 20)) is is_told
+    assert f"unparseable {unparseable}" in round_line(record, 20).plain
+    assert ("(above 3%)" in round_line(record, 20).plain) is is_told
 
 
 def test_a_console_that_cannot_be_written_to_falls_silent(monkeypatch):

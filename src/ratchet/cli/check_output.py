@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from rich.text import Text
+
 from ratchet.cli.faults import fault, problems
 from ratchet.cli.output import console_for, note, print_fields
 from ratchet.config import RunConfig
@@ -20,10 +22,8 @@ def print_report(report: Readiness, further: Mapping[str, str] | None = None) ->
     for text in report.warnings:
         note(console, text, "Warning:")
     if not report.faults:
-        console.print(
-            "[green]Ready.[/green] These checks passed; the run was not started. Whether its verifier's report is "
-            "confirmed is checked when it starts."
-        )
+        rest = " These checks passed; the run was not started. Whether its verifier's report is confirmed is checked "
+        console.print(Text.assemble(("Ready.", "green"), f"{rest}when it starts."))
 
 
 def report_fields(report: Readiness) -> dict[str, Any]:

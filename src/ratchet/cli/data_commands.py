@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from ratchet.cli.faults import EXIT_SETTING
 from ratchet.cli.options import (
@@ -94,9 +95,8 @@ def add(
 
     def print_all(console: Console) -> None:
         sizes = ", ".join(f"{split} {added.rows[split]:,}" for split in SPLITS)
-        console.print(
-            f"{'Added' if added.is_new else 'Already there:'} [bold]{added.name}@{added.version}[/bold]  {sizes}"
-        )
+        verb = "Added" if added.is_new else "Already there:"
+        console.print(Text.assemble(f"{verb} ", (f"{added.name}@{added.version}", "bold"), f"  {sizes}"))
         for text in added.notes:
             note(console, text)
 
@@ -134,7 +134,7 @@ def show(reference: str, rows: int, as_json: bool) -> None:
 
 def _print_dataset(console: Console, details: DatasetDetails) -> None:
     summary = details.summary
-    console.print(f"[bold]{summary.name}@{summary.version}[/bold]  {summary.format}")
+    console.print(Text.assemble((f"{summary.name}@{summary.version}", "bold"), f"  {summary.format}"))
     fields = [
         ("Content", summary.content_hash),
         ("Created", f"{summary.created_at:%Y-%m-%d %H:%M} UTC"),
@@ -151,7 +151,7 @@ def _print_dataset(console: Console, details: DatasetDetails) -> None:
     console.print(table(*columns, rows=rows, left=("characters",)))
     for split, found in details.preview.items():
         for row in found:
-            console.print(f"[bold]{split}, row {row['row']}[/bold]")
+            console.print(plain(f"{split}, row {row['row']}", "bold"))
             texts = [(message["role"], message["content"], PROMPT_CHARACTERS) for message in row["prompt"]]
             for label, name in (("reference", "ground_truth"), ("rejected", "rejected")):
                 texts += [(label, row[name], ANSWER_CHARACTERS)] if name in row else []

@@ -48,9 +48,11 @@ def problems(error: RatchetError) -> list[dict[str, str]]:
 
 
 def tell(line: str, *, err: bool = False) -> None:
-    """Print a line about a run's end. A stream that was closed meanwhile changes neither the run nor the exit code."""
+    """Print what can be seen of a line. A stream that was closed meanwhile changes neither a run nor the exit code."""
+    from ratchet.run.display import visible  # not for every --help
+
     try:
-        click.echo(line, err=err)
+        click.echo(visible(line), err=err)
     except OSError:
         silence(sys.stderr if err else sys.stdout)
 

@@ -14,7 +14,7 @@ from ratchet.cli.interrupts import interruptible
 from ratchet.cli.live import print_event, round_line
 from ratchet.cli.options import json_option, run_argument
 from ratchet.cli.output import console_for, plain
-from ratchet.run.display import shown_seconds
+from ratchet.run.display import shown_seconds, visible
 from ratchet.run.events import PHASE_WORDS, Event, HeldOut, Note, RoundDone, RunStarted, UnknownEvent
 from ratchet.service.runs import follow as following
 from ratchet.service.runs.follow import Followed, Look, now
@@ -67,7 +67,7 @@ def _tell_event(console: Console, run: Followed, event: Event | UnknownEvent) ->
             is_news = run.is_at_work and record.round == run.state.rounds_done and not console.is_terminal
             left = _left(run, now()) if is_news else ""
             line = round_line(record, run.state.rounds, run.config.limits.currency)
-            console.print(line + (f"  {left}" if left else ""))
+            console.print(line.append(f"  {left}") if left else line)
 
 
 def _left(run: Followed, at: datetime) -> str:
@@ -146,12 +146,12 @@ def log(run_or_folder: str, last: int | None, follow: bool, as_json: bool) -> No
     if not follow:
         lines = following.log_lines(run_or_folder, last)
         for line in [json.dumps({"lines": lines})] if as_json else lines:
-            click.echo(line)
+            click.echo(line if as_json else visible(line))
         return
     try:
         with interruptible() as pause:
             for lines in following.follow_log(run_or_folder, last, pause=pause):
                 for line in lines:
-                    click.echo(json.dumps({"line": line}) if as_json else line)
+                    click.echo(json.dumps({"line": line}) if as_json else visible(line))
     except KeyboardInterrupt:
         return

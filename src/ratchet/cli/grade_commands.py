@@ -11,6 +11,7 @@ from ratchet.cli.options import VERIFIER_FLAGS, SettingsCommand, config_option, 
 from ratchet.datasets.rows import MOST_NAMED_ROWS
 from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.files import disk_full_as_error
+from ratchet.run.display import visible
 from ratchet.service.verification.grade_rows import grade_rows
 
 
@@ -39,7 +40,7 @@ def grade(
     elif not as_json:
         sys.stdout.write(text)
     summary = f"{len(graded)} answers: " + ", ".join(f"{name} {count}" for name, count in counts.items())
-    click.echo(summary, err=True)
+    click.echo(visible(summary), err=True)
     if as_json:
         click.echo(json.dumps({"rows": graded, "counts": counts}))
 

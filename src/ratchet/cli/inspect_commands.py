@@ -21,7 +21,7 @@ from ratchet.cli.options import (
     settings_of,
 )
 from ratchet.cli.output import console_for, emit, excerpt, note, plain, say, table
-from ratchet.run.display import visible
+from ratchet.run.display import counted, visible
 from ratchet.run.report_card import PARSE_FAILURE_WARNING, PASS_MARK, ReportCard, WorthReading
 from ratchet.service import Consent, Report
 
@@ -104,7 +104,7 @@ def print_report(console: Console, card: ReportCard) -> None:
     for what, reason in card.probes.left_out.items():
         say(console, f"Not tried: {what} ({reason}).", "dim")
     number = len(card.worth_reading)
-    console.print(f"\n[bold]{number} {'answer' if number == 1 else 'answers'} worth reading[/bold]")
+    console.print(plain(f"\n{counted(number, 'answer')} worth reading", "bold"))
     for one in card.worth_reading:
         _print_answer(console, one)
     # Last, where the eye is when a question follows.
@@ -155,12 +155,12 @@ def _print_numbers(console: Console, card: ReportCard) -> None:
 
 
 def _print_histogram(console: Console, card: ReportCard) -> None:
-    console.print("\n[bold]Rewards[/bold]")
+    console.print(plain("\nRewards", "bold"))
     top = max(card.histogram)
     for step, count in enumerate(card.histogram):
         upper = "1.0]" if step == len(card.histogram) - 1 else f"{(step + 1) / 10:.1f})"
         bar = "█" * max(1, round(_BAR_WIDTH * count / top)) if count else ""
-        console.print(f"[{step / 10:.1f}, {upper} {bar} {count or ''}".rstrip(), markup=False)
+        console.print(f"[{step / 10:.1f}, {upper} {bar} {count or ''}".rstrip())
     console.print()
 
 

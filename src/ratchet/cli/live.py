@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from ratchet.cli.output import note, print_fields
 from ratchet.run.display import counted
@@ -141,24 +141,24 @@ def _losses(record: RoundRecord) -> str:
     return text
 
 
-def round_line(record: RoundRecord, rounds: int | None, currency: str = "") -> str:
+def round_line(record: RoundRecord, rounds: int | None, currency: str = "") -> Text:
     """One round as a line for people."""
-    cost = "" if record.cost is None else f"  {record.cost:.2f} {escape(currency)} so far"
+    cost = "" if record.cost is None else f"  {record.cost:.2f} {currency} so far"
     of = f"/{rounds}" if rounds else ""
-    best = "  [green]best so far[/green]" if record.best_round == record.round else ""
-    line = f"Round {record.round:>3}{of}  validation {scored(record.validation):>6}"
-    line += _losses(record)
+    line = Text(f"Round {record.round:>3}{of}  validation {scored(record.validation):>6}")
+    line.append(_losses(record))
     if record.validation.watch is not None:
-        line += f"  watch {record.validation.watch:6.1%}"
+        line.append(f"  watch {record.validation.watch:6.1%}")
     if record.reward is not None:
-        line += f"  reward {record.reward:.3f}  signal {record.signal_fraction:4.0%}"
+        line.append(f"  reward {record.reward:.3f}  signal {record.signal_fraction:4.0%}")
         if record.watch is not None:
-            line += f"  watch {record.watch:.3f}"
+            line.append(f"  watch {record.watch:.3f}")
         for outcome in OUTCOMES[1:]:
             if count := record.outcomes.get(outcome, 0):
-                line += f"  {outcome.replace('_', ' ')} {count}"
+                line.append(f"  {outcome.replace('_', ' ')} {count}")
             if outcome == "unparseable" and count > PARSE_FAILURE_WARNING * sum(record.outcomes.values()):
-                line += f" [yellow](above {PARSE_FAILURE_WARNING:.0%})[/yellow]"
+                line.append(f" (above {PARSE_FAILURE_WARNING:.0%})", "yellow")
     if failed := sum(record.watch_failures.values()) + sum(record.validation.watch_failures.values()):
-        line += f"  watch metric failed {failed}"
-    return f"{line}  {record.seconds.total:.1f} s, {record.seconds.validation:.1f} s of it validation{cost}{best}"
+        line.append(f"  watch metric failed {failed}")
+    line.append(f"  {record.seconds.total:.1f} s, {record.seconds.validation:.1f} s of it validation{cost}")
+    return line.append("  best so far", "green") if record.best_round == record.round else line

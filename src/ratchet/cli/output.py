@@ -1,6 +1,7 @@
 """The one door for what commands print: JSON for machines, or text, tables and a progress bar for people.
 
-Texts of users and models pass through ``plain``: they are no markup, and act on no terminal.
+No text is markup, and none acts on a terminal: whatever a name, a path or an answer holds, consoles and ``tell``
+(``faults``) print what can be seen of it.
 """
 
 import json
@@ -12,7 +13,8 @@ from typing import Any
 
 import click
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -31,11 +33,20 @@ def console_for(as_json: bool, *, of_a_run: bool = False) -> Console:
     """
     stream = sys.stderr if as_json else sys.stdout
     width = None if stream.isatty() else _PIPED_WIDTH
-    kind = _RunConsole if of_a_run else Console
-    return kind(file=stream, highlight=False, soft_wrap=True, emoji=False, width=width)
+    kind = _RunConsole if of_a_run else _VisibleConsole
+    return kind(file=stream, highlight=False, markup=False, soft_wrap=True, emoji=False, width=width)
 
 
-class _RunConsole(Console):
+class _VisibleConsole(Console):
+    """A console whose colours are its own: nothing in a text acts on the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Make segments, in which only rich's own control codes are left."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else visible(text), style, control)
+
+
+class _RunConsole(_VisibleConsole):
     """A console that falls silent once nobody can read it: what it shows is not worth ending a run for."""
 
     def on_broken_pipe(self) -> None:
@@ -56,7 +67,7 @@ def emit(as_json: bool, fields: Any, shown: str | Table | Callable[[Console], ob
     if as_json:
         click.echo(json.dumps(fields))
     elif isinstance(shown, str):
-        click.echo(shown)
+        click.echo(visible(shown))
     elif isinstance(shown, Table):
         console_for(as_json).print(shown)
     else:
@@ -90,7 +101,7 @@ def table(
 
 
 def plain(text: str, style: str = "") -> Text:
-    """A text that is no markup and acts on no terminal."""
+    """A text in one style."""
     return Text(visible(text), style=style)
 
 
@@ -131,7 +142,7 @@ def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     progress = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TaskProgressColumn(),
         TimeElapsedColumn(),

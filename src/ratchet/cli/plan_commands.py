@@ -57,7 +57,7 @@ def _print(planned: RunPlan) -> None:
     if not planned.memory:
         console.print(plain(planned.why_no_memory))
         return
-    console.print("\n[bold]Memory of each phase, GB[/bold]")
+    console.print(plain("\nMemory of each phase, GB", "bold"))
     console.print(memory_table(planned.memory))
     for one in planned.memory:
         if not one.fits:

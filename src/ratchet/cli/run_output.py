@@ -176,9 +176,8 @@ def print_result(console: Console, result: RunResult, records: list[RoundRecord]
         of = "a correct answer" if result.highest_reward == 1 else "a correct answer without the format bonus"
         console.print(f"Highest reachable reward: {result.highest_reward:.2f} ({of})")
     if result.heldout_before is not None and result.heldout_after is not None:
-        console.print(
-            f"[bold]Held-out problems: {result.heldout_before:.1%} before, {result.heldout_after:.1%} after[/bold]"
-        )
+        heldout = f"Held-out problems: {result.heldout_before:.1%} before, {result.heldout_after:.1%} after"
+        console.print(plain(heldout, "bold"))
     console.print(plain(result.message))
     if result.cost is not None:
         console.print(plain(f"Cost: {result.cost:.2f} {result.currency or ''}"))
@@ -187,7 +186,7 @@ def print_result(console: Console, result: RunResult, records: list[RoundRecord]
 
 def print_summary(console: Console, summary: "RunSummary") -> None:
     """Print what is known of a run."""
-    console.print(f"[bold]Run {summary.run}[/bold]  {summary.status.replace('_', ' ')}")
+    console.print(Text.assemble((f"Run {summary.run}", "bold"), f"  {summary.status.replace('_', ' ')}"))
     fields = [("Folder", str(summary.folder)), ("Created", summary.created_at), ("Model", summary.config.model)]
     fields += [("Data", summary.config.data.source)]
     for number, one in enumerate(summary.start.line() if summary.start else ()):
@@ -246,7 +245,8 @@ def print_samples(console: Console, title: str, rows: list[dict[str, Any]], *, o
         _print_prompt(console, row, full)
     closed = rows[opened:]
     if closed:
-        console.print(f"\n[bold]{len(closed)} more prompts[/bold] (open them with --prompts {len(rows)})")
+        more = (f"\n{len(closed)} more prompts", "bold")
+        console.print(Text.assemble(more, f" (open them with --prompts {len(rows)})"))
         for row in closed:
             line = excerpt(" ".join(row["prompt"][-1]["content"].split()), _LISTED_CHARACTERS)
             mean = float(sum(answer["reward"] for answer in row["answers"]) / len(row["answers"]))
@@ -291,7 +291,7 @@ def _is_cut(row: dict[str, Any]) -> bool:
 
 def print_changed(console: Console, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
     """Print held-out problems with the answers before and after training."""
-    console.print("\n[bold]Held-out problems, before and after[/bold]")
+    console.print(plain("\nHeld-out problems, before and after", "bold"))
     for before, after in pairs:
         question = excerpt(before["prompt"][-1]["content"], PROMPT_CHARACTERS)
         reference = excerpt(f"reference {before['ground_truth']}", ANSWER_CHARACTERS, "dim")

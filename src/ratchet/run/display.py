@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from unicodedata import category
 
 from ratchet.config import LimitSettings
 
@@ -16,7 +17,12 @@ def whole(text: str) -> str:
 
 def visible(text: str) -> str:
     """A text in which nothing acts on a terminal or hides: no control or format characters but line and tab."""
-    return "".join(c if c.isprintable() or c in "\n\t" else _REPLACEMENT for c in text)
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else " " if c.isspace() and category(c) == "Zs" else _REPLACEMENT
+        for c in text
+    )
 
 
 def shortened(text: str, limit: int) -> str:
