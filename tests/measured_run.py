@@ -12,9 +12,9 @@ from pathlib import Path
 from ratchet import worker
 from ratchet.config.config_text import build
 from ratchet.engine import round_parts, rounds, trial_round
+from ratchet.engine.memory import MemoryMeter
 from ratchet.engine.policy import chosen_device
 from ratchet.engine.prepare import prepare
-from ratchet.engine.usage import MemoryMeter
 from ratchet.run.run_folder import RunFolder
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ratchet.engine.distribution import GREEDY, SamplingSettings, draw_with_logprobs
 from ratchet.engine.sampler import SampleRequest, in_process
-from ratchet.engine.sampler.decoder_batch import DecoderBatches
+from ratchet.engine.sampler.choice import DecoderBatches
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.sampler.transformers_batch import TransformersBatches
 

@@ -12,8 +12,8 @@ from ratchet.config import OptimizerSettings
 from ratchet.engine.decoder import decoding
 from ratchet.engine.decoder.decoding import DecoderBatch, MergedDecoder
 from ratchet.engine.distribution import GREEDY, SamplingSettings
-from ratchet.engine.sampler import SampleRequest, decoder_batch, in_process
-from ratchet.engine.sampler.decoder_batch import DecoderBatches, batches_of, chosen_kind
+from ratchet.engine.sampler import SampleRequest, choice, in_process
+from ratchet.engine.sampler.choice import DecoderBatches, batches_of, chosen_kind
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.engine.sampler.transformers_batch import TransformersBatches
 from ratchet.engine.update import new_optimizer
@@ -288,7 +288,7 @@ def test_merged_weights_of_an_older_adapter_are_gone_before_the_new_ones_are_mad
         seen.append(held())
         return MergedDecoder(weights)
 
-    monkeypatch.setattr(decoder_batch, "MergedDecoder", merging)
+    monkeypatch.setattr(choice, "MergedDecoder", merging)
     with batches.batch((), 8):
         pass
     assert seen == [None]

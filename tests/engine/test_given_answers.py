@@ -12,13 +12,22 @@ from transformers import get_scheduler
 
 from ratchet.config import DatasetData, DpoSettings, RunConfig, SftSettings
 from ratchet.datasets import PromptStream
-from ratchet.engine.given_answers import add_output_layer, examples_of, micro_batches, pairs_of
+from ratchet.engine.given_answers import (
+    DpoLoss,
+    SftLoss,
+    add_output_layer,
+    examples_of,
+    micro_batches,
+    number_of_steps,
+    pairs_of,
+    rate_at,
+    rows_per_step,
+    steps_of_round,
+)
 from ratchet.engine.grading import Grader
 from ratchet.engine.logprobs import PLAIN
 from ratchet.engine.round_parts import Engine, Task
-from ratchet.engine.schedule import number_of_steps, rate_at, rows_per_step, steps_of_round
 from ratchet.engine.tuning import train
-from ratchet.engine.tuning_losses import DpoLoss, SftLoss
 from ratchet.engine.update import Learner, new_optimizer
 from ratchet.errors import Interrupted, NotFinite, OutOfMemory
 from ratchet.run.records import EncodedPrompt, Prompt, Validation
@@ -338,7 +347,7 @@ def test_out_of_memory_says_how_large_the_micro_batch_was(monkeypatch):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
     config, rows = config_of("sft"), rows_of()
-    monkeypatch.setattr("ratchet.engine.tuning_losses.label_logprobs", failing)
+    monkeypatch.setattr("ratchet.engine.given_answers.label_logprobs", failing)
     with pytest.raises(
         OutOfMemory, match=r"of 2 rows, 11 tokens in the longest\. Choose a smaller Micro batch"
     ) as told:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.engine.importance import ImportanceStats, truncated_importance
+from ratchet.engine.losses import ImportanceStats, truncated_importance
 
 
 def tensor(*values):

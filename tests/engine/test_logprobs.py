@@ -20,7 +20,7 @@ from ratchet.engine.logprobs import (
     row_logits,
 )
 from ratchet.engine.packing import PackedAnswer, pack
-from ratchet.engine.sampler.decoder_batch import chosen_kind
+from ratchet.engine.sampler.choice import chosen_kind
 from ratchet.errors import OutOfMemory
 
 from ..repeated import matrix
@@ -484,7 +484,7 @@ def test_an_adapter_works_for_a_block_and_is_then_what_it_was(architecture):
 @pytest.mark.parametrize("chunk", [1, 3 * 64, 1 << 20])
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
 def test_the_output_layer_in_chunks_has_right_values_and_derivatives(monkeypatch, architecture, chunk, temperature):
-    monkeypatch.setattr("ratchet.engine.head._CHUNK_NUMBERS", chunk)
+    monkeypatch.setattr("ratchet.engine.logprobs._CHUNK_NUMBERS", chunk)
     head = policy_head(tiny_policy(architecture, dtype=torch.float64))
     assert (head.bias is None) == (architecture == "llama")
     if head.bias is not None:

@@ -10,15 +10,24 @@ import torch
 from ratchet.config import RlSettings
 from ratchet.engine import memory
 from ratchet.engine.memory import (
+    budget_memory,
     fitted_budgets,
     free_bytes,
     is_out_of_memory,
     out_of_memory_as,
     shape_of,
-    update_room,
 )
 from ratchet.errors import OutOfMemory
-from ratchet.models.footprint import Budgets, Load, Shape, activation_bytes, adapter_bytes, cache_bytes, row_bytes
+from ratchet.models.footprint import (
+    Budgets,
+    Load,
+    Shape,
+    activation_bytes,
+    adapter_bytes,
+    cache_bytes,
+    row_bytes,
+    update_room,
+)
 
 from .models import tiny_model, tiny_policy
 
@@ -86,7 +95,7 @@ from ratchet.engine.memory import shape_of
 from ratchet.models.footprint import activation_bytes
 from ratchet.engine.packing import PackedAnswer, pack
 from ratchet.engine.policy import Policy, with_new_adapter
-from ratchet.engine.recompute import recompute_layers
+from ratchet.engine.memory import recompute_layers
 
 recomputed = sys.argv[1] == "True"
 config = transformers.LlamaConfig(
@@ -167,12 +176,13 @@ def test_budgets_that_are_asked_for_stay(monkeypatch):
 
 def test_the_updates_room_is_half_of_the_machine_less_weights_and_adapter(monkeypatch):
     machine(monkeypatch, 10_000)
-    assert update_room(load_of(weights=1000, merged=700, adapter=10), CPU) == 5000 - 1000 - 160
+    load = load_of(weights=1000, merged=700, adapter=10)
+    assert update_room(load, budget_memory(CPU), on_cpu=True) == 5000 - 1000 - 160
 
 
 def test_on_a_gpu_the_weights_are_there_when_the_room_is_measured(monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda _: 10_000)
-    assert update_room(load_of(weights=1000, adapter=10), CUDA) == 5000 - 160
+    assert update_room(load_of(weights=1000, adapter=10), budget_memory(CUDA), on_cpu=False) == 5000 - 160
 
 
 def test_a_row_holds_at_least_the_longest_prompt_and_answer():

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from ratchet.engine.decoder import product as product_module
-from ratchet.engine.decoder.product import laid_out, product, product_plus, product_times, silu_product
+from ratchet.engine.decoder import weights as product_module
+from ratchet.engine.decoder.weights import laid_out, product, product_plus, product_times, silu_product
 from ratchet.engine.logprobs import chosen_forward
-from ratchet.engine.sampler.decoder_batch import chosen_kind
+from ratchet.engine.sampler.choice import chosen_kind
 
 from .models import random_ids, tiny_policy
 from .ways import DECODER, answers_of

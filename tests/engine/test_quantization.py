@@ -17,11 +17,11 @@ from ratchet.config.config_text import build
 from ratchet.engine import quantization
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.logprobs import PLAIN, RowForward, answer_logprobs, chosen_forward
+from ratchet.engine.memory import recompute_layers
 from ratchet.engine.packing import PackedAnswer, pack
 from ratchet.engine.policy import load_chat, load_policy
 from ratchet.engine.prepare import prepare
 from ratchet.engine.quantization import is_quantized, load_keywords
-from ratchet.engine.recompute import recompute_layers
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.errors import InvalidSetting

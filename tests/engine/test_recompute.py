@@ -8,8 +8,8 @@ import torch
 from ratchet.config import RlSettings
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.logprobs import PLAIN, answer_logprobs
+from ratchet.engine.memory import possible_setting, recompute_layers
 from ratchet.engine.packing import PackedAnswer, pack
-from ratchet.engine.recompute import possible_setting, recompute_layers
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.in_process import InProcessSampler
 from ratchet.errors import InvalidSetting

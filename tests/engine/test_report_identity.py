@@ -9,7 +9,7 @@ import ratchet
 from ratchet.config import RunConfig
 from ratchet.config.config_text import build
 from ratchet.engine.prepare import prepare
-from ratchet.engine.report_identity import _source_name, made_with, report_key, training_data_hash
+from ratchet.engine.report_sampling import _source_name, made_with, report_key, training_data_hash
 from ratchet.errors import ModelUnavailable
 from ratchet.models.model_files import SMOLLM2
 from ratchet.service.runs.demo_presets import SHIPPED_REPORTS, demo_settings, real_demo_settings

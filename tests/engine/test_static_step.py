@@ -1,6 +1,6 @@
 """The decoding step in fixed shapes: the same tokens and log-probabilities as the plain one, and graphs that end in time.
 
-No test here runs a CUDA graph. Those with ``uncaptured`` or ``Graphs`` run the step itself on the CPU; the last part
+No test here runs a CUDA graph. Those with ``_uncaptured`` or ``Graphs`` run the step itself on the CPU; the last part
 replaces CUDA by recorders and looks at the order of calls alone.
 """
 
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ratchet.engine.distribution import GREEDY, SamplingSettings
 from ratchet.engine.sampler import SampleRequest, in_process, static_step, transformers_batch
 from ratchet.engine.sampler.in_process import InProcessSampler
-from ratchet.engine.sampler.static_step import CudaGraphs, StaticSteps, buffer_shape, reason_against, uncaptured
+from ratchet.engine.sampler.static_step import CudaGraphs, StaticSteps, buffer_shape, reason_against
 from ratchet.engine.sampler.transformers_batch import TransformersBatches
 
 from ..repeated import matrix
@@ -29,6 +29,11 @@ from .models import ARCHITECTURES, EOS, TURN, random_ids, tiny_policy
 END_IDS = (EOS, TURN, 10, 20, 30, 40)
 NUCLEUS = SamplingSettings(temperature=0.6, top_p=0.9)
 DENSE = [architecture for architecture in ARCHITECTURES if architecture != "mixtral"]
+
+
+def _uncaptured(step):
+    """A capture without a graph: the step itself."""
+    return step
 
 
 def asked(lengths=(3, 9, 5, 1, 14), answers=6, prefix=0):
@@ -135,7 +140,7 @@ def test_every_step_gives_the_logits_of_the_plain_one(architecture):
     seen = []
     for graphs in (False, True):
         found = []
-        with TransformersBatches(policy, graphs, lambda: uncaptured).batch((), 8) as batch:
+        with TransformersBatches(policy, graphs, lambda: _uncaptured).batch((), 8) as batch:
             computed = batch.prefill(prompts)
             batch.admit(computed, [0, 1, 2, 1])
             for step in range(12):
@@ -354,10 +359,10 @@ def test_steps_that_compute_something_else_are_not_used(noise, caplog):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_model_that_reads_the_mask_otherwise_is_noticed(dtype, monkeypatch, caplog):
     policy = tiny_policy(dtype=dtype, end_ids=END_IDS)
-    sampled(policy, TransformersBatches(policy, True, lambda: uncaptured), asked())
+    sampled(policy, TransformersBatches(policy, True, lambda: _uncaptured), asked())
     assert warnings_of(caplog) == []
     monkeypatch.setattr(static_step.StaticStep, "_masks", lambda self, visible: 0.0 * visible[:, None, None])
-    sampled(policy, TransformersBatches(policy, True, lambda: uncaptured), asked())
+    sampled(policy, TransformersBatches(policy, True, lambda: _uncaptured), asked())
     assert "Log-probabilities differ by" in warnings_of(caplog)[0]
 
 

@@ -7,11 +7,11 @@ import torch
 
 from ratchet.config import RlSettings
 from ratchet.engine.estimate import Size
+from ratchet.engine.memory import MemoryMeter, device_limit
 from ratchet.engine.round_parts import Engine
 from ratchet.engine.trial_round import MOST_PROMPTS, PhaseLog, TrialRound, _settings, batch_groups, chosen_prompts
-from ratchet.engine.usage import MemoryMeter, device_limit
 from ratchet.errors import Interrupted
-from ratchet.models.host_memory import host_memory
+from ratchet.models.footprint import host_memory
 from ratchet.run.records import EncodedPrompt
 
 from .scripted import Rounds, prompt

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ratchet.models.host_memory import host_memory
+from ratchet.models.footprint import host_memory
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

@@ -30,10 +30,6 @@ _CPU_ANSWERS, _GPU_ANSWERS = 128, 1024
 def prepare_questions(config: RunConfig, prompts: Sequence[Prompt]) -> Prepared:
     """Make the job of an evaluation ready: verifier, tokenizer, and every question as token ids that fit the window.
 
-    Args:
-        config: Resolved, with verifier, system prompt and few-shot examples.
-        prompts: The questions.
-
     Raises:
         InvalidSetting, IncompatibleData, ModelUnavailable, SandboxUnavailable: what is wrong.
     """

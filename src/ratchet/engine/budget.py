@@ -22,23 +22,14 @@ _ROUND_ALLOWANCE = 1.25
 
 @dataclass
 class TimeBudget:
-    """A time limit, or none.
+    """A time limit, or none."""
 
-    Attributes:
-        limit_seconds: The limit, None for none.
-        now: A clock in seconds that never goes back.
-        used_before: Active seconds of earlier sessions of the same run.
-        slowest_round: Seconds of the slowest finished round, None before the first.
-        reason: What the limit is: that of time, or that of cost.
-        price_per_hour: What an hour costs, None where no price is known.
-    """
-
-    limit_seconds: float | None
-    now: Callable[[], float]
-    used_before: float = 0.0
-    slowest_round: float | None = None
-    reason: StopReason = "time_limit"
-    price_per_hour: float | None = None
+    limit_seconds: float | None  # the limit, None for none
+    now: Callable[[], float]  # a clock in seconds that never goes back
+    used_before: float = 0.0  # active seconds of earlier sessions of the same run
+    slowest_round: float | None = None  # seconds of the slowest finished round, None before the first
+    reason: StopReason = "time_limit"  # what the limit is: that of time, or that of cost
+    price_per_hour: float | None = None  # what an hour costs, None where no price is known
 
     @classmethod
     def of(cls, limits: LimitSettings, now: Callable[[], float]) -> Self:

@@ -11,17 +11,15 @@ from typing import Any
 from ratchet.config import RunConfig
 from ratchet.engine.grading import Grader
 from ratchet.engine.logprobs import PLAIN, RowForward, chosen_forward
-from ratchet.engine.memory import fitted_budgets, update_room
+from ratchet.engine.memory import budget_memory, fitted_budgets, possible_setting, recompute_layers
 from ratchet.engine.packing import PackedAnswer
 from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared
-from ratchet.engine.recompute import possible_setting, recompute_layers
 from ratchet.engine.round_parts import Engine
 from ratchet.engine.sampler import Sampler
-from ratchet.engine.sampler.choice import Choice, choose, make_sampler
-from ratchet.engine.sampler.decoder_batch import BatchKind, chosen_kind
+from ratchet.engine.sampler.choice import BatchKind, Choice, choose, chosen_kind, make_sampler
 from ratchet.engine.update import Learner, new_optimizer
-from ratchet.models.footprint import Budgets, row_bytes
+from ratchet.models.footprint import Budgets, row_bytes, update_room
 from ratchet.readiness.model_checks import longest_given
 from ratchet.verifiers import takes_function
 
@@ -103,11 +101,7 @@ def new_engine(
 ) -> Engine:
     """Return the engine of a run, with an optimizer that has seen nothing yet.
 
-    Args:
-        prepared: The run's settings and prompts.
-        policy: What learns.
-        plan: What was fixed for the run.
-        note: Told, in a sentence, what a user should know of the sampler later on.
+    ``note`` is told, in a sentence, what a user should know of the sampler later on.
     """
     config = prepared.config
     if plan.forward.recompute and plan.forward.rows != "decoder":
@@ -174,10 +168,11 @@ def _budgets(prepared: Prepared, policy: Policy, forward: RowForward, note: Call
     load = policy.memory_load(longest, longest_answer, own_decoder=forward.rows == "decoder")
     budgets = fitted_budgets(load, policy.device, rl)
     if budgets.gradient_checkpointing and rl.gradient_checkpointing == "auto":
+        room = update_room(load, budget_memory(policy.device), on_cpu=policy.device.type == "cpu")
         needed = row_bytes(load, rl.micro_batch_tokens or load.longest_row, recomputed=False)
         note(
             f"Gradient checkpointing is on: without it the update would take about {needed / 1e9:.1f} GB of the "
-            f"{max(0, update_room(load, policy.device)) / 1e9:.1f} GB meant for it. It takes about a third longer so."
+            f"{max(0, room) / 1e9:.1f} GB meant for it. It takes about a third longer so."
         )
     return budgets
 

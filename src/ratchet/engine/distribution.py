@@ -80,16 +80,9 @@ def truncated(logits: Tensor, top_k: int, top_p: float, keep: Tensor | None = No
 
 
 def taken_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return the natural log of the softmax probability of ``tokens``.
+    """Return the natural log of the softmax probability of ``tokens``, (b,), under logits (b, V).
 
     ``gather - logsumexp`` instead of ``log_softmax``: the (b, V) result would be kept for the backward pass.
-
-    Args:
-        logits: (b, V).
-        tokens: (b,) int64.
-
-    Returns:
-        (b,).
     """
     return logits.gather(-1, tokens[..., None]).squeeze(-1) - logits.logsumexp(dim=-1)
 

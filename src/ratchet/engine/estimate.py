@@ -47,25 +47,15 @@ class PassTimes:
 
 @dataclass(frozen=True)
 class Size:
-    """What the full run has of everything.
+    """What the full run has of everything."""
 
-    Attributes:
-        rounds: As planned.
-        prompts: Of a round.
-        answers: To each prompt.
-        validation: Prompts of the validation sample.
-        heldout: Held-out problems, scored before and after.
-        rows: Answers of such prompts that may be written at a time.
-        draws: Of a round at most: with dynamic sampling groups without a signal are drawn again.
-    """
-
-    rounds: int
-    prompts: int
-    answers: int
-    validation: int
-    heldout: int
-    rows: int
-    draws: int = 1
+    rounds: int  # as planned
+    prompts: int  # of a round
+    answers: int  # to each prompt
+    validation: int  # prompts of the validation sample
+    heldout: int  # held-out problems, scored before and after
+    rows: int  # answers of such prompts that may be written at a time
+    draws: int = 1  # of a round at most: with dynamic sampling groups without a signal are drawn again
 
 
 @dataclass(frozen=True)
@@ -133,15 +123,10 @@ def signal_share(informative: int, groups: int) -> float:
 def full_run(
     small: PassTimes, large: PassTimes, size: Size, *, signal: float, preparation: float, saving: float
 ) -> EstimatedSeconds:
-    """Return the full run's seconds.
+    """Return the full run's seconds, from a small pass and one that fills a batch, both warm.
 
-    Args:
-        small: A pass over few answers, measured warm.
-        large: A pass that fills a batch as the full run does; ``small`` again where there was no time for one.
-        size: Of the full run.
-        signal: Share of groups with a signal.
-        preparation: Seconds before round 0, what first calls take on top included.
-        saving: Seconds in which a round gets onto the disk.
+    ``large`` is ``small`` again where there was no time for one; ``signal`` is the share of groups with a signal;
+    ``preparation`` the seconds before round 0, what first calls take on top included.
     """
     # The pair that lies further apart tells the fixed cost better.
     pairs = [(small.sampling, large.sampling), (small.validation, large.validation)]

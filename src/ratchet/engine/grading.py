@@ -72,11 +72,7 @@ def grade_while_sampling(
 ) -> list[tuple[Rollout, ...]]:
     """Grade completions in other threads as they arrive; return each prompt's rollouts in the order of the answers.
 
-    Args:
-        grader: The verifier and shaping, and the watch metric.
-        prompts: P of them; ``Sampled.request`` counts from 0 in this order.
-        stream: A generator of ``Sampled``; it is closed, also when grading raises.
-        answers: How many answers each prompt gets.
+    ``Sampled.request`` counts from 0 in the order of the prompts. The stream is closed, also when grading raises.
     """
     futures: dict[tuple[int, int], tuple[Future[Rollout], Future[Grade | None]]] = {}
 

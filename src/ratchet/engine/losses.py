@@ -15,7 +15,7 @@ micro-batches add up to the same loss however it is split. The papers' outer mea
 G answers inside is the mean over answers, since every prompt has G.
 
 Tensor arithmetic only: no model, no padding, no optimizer. The importance, which corrects for a sampler that differs
-from the trainer (``importance.py``), is 1 where it is not given.
+from the trainer (``truncated_importance``), is 1 where it is not given.
 
 Dimensions: N tokens of the micro-batch, A answers in it.
 """
@@ -159,9 +159,6 @@ def clipped_token_ratio(batch: TokenBatch, clip: Clip) -> Surrogate:
     ``-min(r * A, clamp(r, 1 - low, 1 + high) * A)`` with ``r = exp(logp - old)``. Schulman et al. 2017,
     arXiv:1707.06347, equation 7; Shao et al. 2024, arXiv:2402.03300, equation 3; separate bounds are DAPO's
     clip-higher (Yu et al. 2025, arXiv:2503.14476, section 3.1).
-
-    Returns:
-        Three (N,) tensors.
     """
     return _clipped(torch.exp(batch.logprobs - batch.old_logprobs.detach()), batch, clip)
 
@@ -173,9 +170,6 @@ def clipped_answer_ratio(batch: TokenBatch, clip: Clip) -> Surrogate:
     al. 2025, arXiv:2507.18071, equations 5 and 7. Written as their GSPO-token (section 4.3): every token has the
     value of ``s`` and its own gradient, which within an answer of one advantage is the same loss with the same
     gradient, and leaves no sum over an answer in the backward pass.
-
-    Returns:
-        Three (N,) tensors, with the answer's ratio at each of its tokens.
     """
     current = batch.logprobs.detach()
     log_ratios = _mean_per_answer(current - batch.old_logprobs.detach(), batch)  # (A,)
@@ -188,9 +182,6 @@ def bounded_weight(batch: TokenBatch, clip: Clip) -> Surrogate:
     ``-stop_gradient(min(r, high)) * A * logp``. MiniMax 2025, arXiv:2506.13585, equations 4 and 5, who bound the
     weight from above only. ``high`` is the bound itself, as in TRL 1.16 and Khatri et al. 2025, arXiv:2510.13786
     (their epsilon_max), while MiniMax write the bound as ``1 + epsilon_high``. ``low`` is not used.
-
-    Returns:
-        Three (N,) tensors.
     """
     advantages = batch.advantages[batch.answer_index]  # (N,)
     ratios = torch.exp(batch.logprobs.detach() - batch.old_logprobs.detach())  # (N,)
@@ -199,14 +190,11 @@ def bounded_weight(batch: TokenBatch, clip: Clip) -> Surrogate:
 
 
 def k3(batch: TokenBatch) -> Tensor:
-    """Estimate the KL divergence of the policy from the reference at each token: never negative, low variance.
+    """Estimate the KL divergence of the policy from the reference at each token, (N,): never negative, low variance.
 
     ``exp(d) - d - 1`` with ``d = reference - logp``, estimator k3 of Schulman 2020
     (http://joschu.net/blog/kl-approx.html); Shao et al. 2024, arXiv:2402.03300, equation 4. Its gradient is that of
     the written formula, as in TRL, not of the divergence itself.
-
-    Returns:
-        (N,) with gradient.
 
     Raises:
         ValueError: There are no reference log-probabilities.
@@ -285,3 +273,64 @@ def _check(batch: TokenBatch) -> None:
             raise ValueError(f"{name} must be {tuple(shape)} like logprobs, got {tuple(tensor.shape)}")
     if batch.advantages.ndim != 1:
         raise ValueError(f"advantages must be (answers,), got {tuple(batch.advantages.shape)}")
+
+
+# Of a log-ratio, for what is reported: beyond it the exponential is no number that a file can hold.
+_LARGEST_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True)
+class ImportanceStats:
+    """How far trainer and sampler were apart; ``+`` joins micro-batches and ``ImportanceStats()`` is its zero.
+
+    Ratios are those before the cap. Tokens whose log-probabilities are not finite are left out: the step that holds
+    them is skipped.
+    """
+
+    tokens: int = 0
+    gap_sum: float = 0.0
+    ratio_sum: float = 0.0
+    ratio_max: float = 0.0
+    capped_tokens: int = 0
+
+    def __add__(self, other: "ImportanceStats") -> "ImportanceStats":
+        return ImportanceStats(
+            tokens=self.tokens + other.tokens,
+            gap_sum=self.gap_sum + other.gap_sum,
+            ratio_sum=self.ratio_sum + other.ratio_sum,
+            ratio_max=max(self.ratio_max, other.ratio_max),
+            capped_tokens=self.capped_tokens + other.capped_tokens,
+        )
+
+
+def truncated_importance(trainer: Tensor, sampler: Tensor, cap: float) -> tuple[Tensor, ImportanceStats]:
+    """Weigh each token by truncated importance sampling, for a sampler that is not quite the policy it trains.
+
+    An engine of its own (other kernels, another precision) gives the same weights slightly other probabilities, so the
+    answers are drawn from ``mu``, not from the policy ``pi`` at the round's start. Each token's surrogate is multiplied
+    by ``min(exp(log pi - log mu), cap)``, a constant. Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You
+    Off-Policy RL Training" (https://fengyao.notion.site/off-policy-rl), who cap at 2; ``token_truncate`` of TRL 1.16,
+    whose cap is 3 and whose default masks whole answers instead. Like with like: where top-k or top-p truncate, both
+    logs are under the truncated distribution, the taken token kept on both sides.
+
+    Args:
+        trainer: (N,) log-probabilities of the sampled tokens under the policy at the round's start.
+        sampler: (N,) those that the sampler reported, under the same distribution.
+        cap: The largest weight, at least 1.
+
+    Returns:
+        (N,) weights without gradient, in (0, cap]; NaN where a log-probability is not finite.
+    """
+    log_ratios = trainer.detach() - sampler.detach()
+    known = log_ratios[log_ratios.isfinite()].double()
+    ratios = known.clamp(max=_LARGEST_LOG_RATIO).exp()
+    stats = ImportanceStats(
+        tokens=len(known),
+        gap_sum=float(known.abs().sum()),
+        ratio_sum=float(ratios.sum()),
+        ratio_max=float(ratios.max()) if len(known) else 0.0,
+        capped_tokens=int((ratios > cap).sum()),
+    )
+    # Not a number, rather than the cap or 0: a damaged number must stop the step, not weigh in it.
+    weights = torch.exp(log_ratios).clamp(max=cap).masked_fill(~log_ratios.isfinite(), torch.nan)
+    return weights, stats

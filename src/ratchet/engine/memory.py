@@ -1,4 +1,4 @@
-"""Memory on the device at hand: budgets of a run, and telling "out of memory" from other faults.
+"""Memory on the device at hand: budgets of a run, what it took at most, gradient checkpointing, and faults of memory.
 
 Budgets are estimates made once, before the first round, and stored with the run: they decide what is in a batch, so
 a resumed run must use the same ones. The arithmetic is in ``ratchet/models/footprint.py``; here is what torch knows:
@@ -7,25 +7,27 @@ the shape of a loaded model, how much is free, and what a failed allocation look
 
 import ctypes
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ratchet.config import RlSettings
-from ratchet.errors import OutOfMemory, Stage
+from ratchet.errors import InvalidSetting, OutOfMemory, Stage
 from ratchet.models.footprint import (
     Budgets,
     Load,
     Shape,
-    cpu_sampling_tokens,
-    cpu_update_room,
     fitted,
-    gpu_sampling_tokens,
-    gpu_update_room,
+    host_memory,
 )
-from ratchet.models.host_memory import host_memory
 from ratchet.run.diagnosis import less_memory
 
 # PyTorch has an error type of its own for CUDA's allocator alone. These texts are the only mark of the allocators for
@@ -64,18 +66,14 @@ def free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def update_room(load: Load, device: torch.device) -> int:
-    """How many bytes the activations of the update may take; below 0 where not even the adapter fits."""
-    if device.type == "cpu":
-        return cpu_update_room(load, host_memory())
-    return gpu_update_room(load, free_bytes(device))
+def budget_memory(device: torch.device) -> int:
+    """What budgets are a share of: all of the machine's memory for a CPU, else what is free on the device."""
+    return host_memory() if device.type == "cpu" else free_bytes(device)
 
 
 def fitted_budgets(load: Load, device: torch.device, rl: RlSettings) -> Budgets:
     """Estimate the budgets that the settings leave open, after the model was loaded."""
-    on_cpu = device.type == "cpu"
-    tokens = cpu_sampling_tokens(load, host_memory()) if on_cpu else gpu_sampling_tokens(load, free_bytes(device))
-    return fitted(load, rl, room=update_room(load, device), sampling_tokens=tokens, on_cpu=on_cpu)
+    return fitted(load, rl, budget_memory(device), on_cpu=device.type == "cpu")
 
 
 def give_back(freed_bytes: int) -> None:
@@ -97,13 +95,104 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def out_of_memory_as(stage: Stage) -> Iterator[None]:
-    """Turn a failed allocation inside the block into OutOfMemory with the remedies of that stage."""
+def out_of_memory_as(stage: Stage, message: str = "") -> Iterator[None]:
+    """Turn a failed allocation inside the block into OutOfMemory with a message, else with the stage's remedies."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         what = {"sampling": "Sampling", "update": "The update", "validation": "Validation", "loading": "The model"}
-        message = f"{what[stage]} does not fit in this device's memory. {less_memory(stage)}"
-        raise OutOfMemory(message, stage) from error
+        usual = f"{what[stage]} does not fit in this device's memory. {less_memory(stage)}"
+        raise OutOfMemory(message or usual, stage) from error
+
+
+def possible_setting(rl: RlSettings, model: torch.nn.Module) -> RlSettings:
+    """Return the settings with gradient checkpointing off where the model's layers are not known to allow it.
+
+    Raises:
+        InvalidSetting: it was asked for.
+    """
+    if any(isinstance(module, GradientCheckpointingLayer) for module in model.modules()):
+        return rl
+    if rl.gradient_checkpointing == "on":
+        raise InvalidSetting(
+            "Gradient checkpointing is on, but the layers of this base model are not made for it. Choose off, and a "
+            "smaller Micro batch.",
+            "rl.gradient_checkpointing",
+        )
+    return rl.model_copy(update={"gradient_checkpointing": "off"})
+
+
+def recompute_layers(model: torch.nn.Module) -> None:
+    """Keep only each layer's input, and compute the layer again in the backward pass; loss and gradients stay the same.
+
+    Gradient checkpointing: Chen et al. 2016, arXiv:1604.06174, section 4.1. Not by transformers' own switch, which acts
+    in training mode alone, where dropout acts too. torch's form without re-entry needs no input that wants gradients,
+    of which a model with an adapter has none.
+    """
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.forward = partial(_recomputed, module.forward)
+
+
+def _recomputed(forward: Callable[..., Any], *inputs: Any, **keywords: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*inputs, **keywords)
+    # No random numbers are drawn in a layer that is not in training mode.
+    return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=False, **keywords)
+
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most that was held, in bytes; None where it is not known."""
+
+    host: int | None
+    device: int | None
+    device_reserved: int | None
+
+
+class MemoryMeter:
+    """How much a process held at most since ``begin``: of the host above ``base``, what it held first, and of CUDA.
+
+    Linux keeps the largest resident set of a process (VmHWM) and lets it be set back (clear_refs, since 4.0); where it
+    does not, as in some containers, a peak is the largest so far. ``ru_maxrss`` is of no use: a process starts with its
+    parent's. Elsewhere than on Linux the host's numbers are not known.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device if device.type == "cuda" else None
+        self.base = _status("VmRSS")
+
+    def begin(self) -> None:
+        """Forget the peaks so far."""
+        with suppress(OSError):  # peaks only rise then
+            _CLEAR.write_text("5")
+        if self._cuda is not None:
+            torch.cuda.reset_peak_memory_stats(self._cuda)
+
+    def peak(self) -> Peak:
+        """Return the most that was held since ``begin``."""
+        top = _status("VmHWM")
+        host = None if top is None or self.base is None else max(0, top - self.base)
+        if self._cuda is None:
+            return Peak(host, None, None)
+        allocated = torch.cuda.max_memory_allocated(self._cuda)
+        return Peak(host, int(allocated), int(torch.cuda.max_memory_reserved(self._cuda)))
+
+
+def _status(name: str) -> int | None:
+    """Return a size from the process's status in bytes."""
+    try:
+        found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def device_limit(device: torch.device) -> int | None:
+    """How much memory a CUDA device has."""
+    return int(torch.cuda.mem_get_info(device)[1]) if device.type == "cuda" else None

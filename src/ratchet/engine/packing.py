@@ -66,29 +66,17 @@ class PackedGroup:
 
 @dataclass(frozen=True)
 class PackedRow:
-    """One row for the model, and where the answer tokens in it are.
+    """One row for the model, and where the answer tokens in it are."""
 
-    Attributes:
-        input_ids: (T,) tokens.
-        position_ids: (T,) positions, restarting after the prompt for each answer.
-        prefix_length: How many tokens at the row's start belong to all of its prompts.
-        groups: The prompts with their answers.
-        sources: (U,) index in the row of the token whose logits predict an answer token.
-        targets: (U,) the answer tokens.
-        places: (N,) where in these each token of each answer is.
-        answer_index: (N,) 0 .. A-1, which answer of this row a token belongs to.
-        numbers: The A answers' numbers, in that order.
-    """
-
-    input_ids: Tensor
-    position_ids: Tensor
-    prefix_length: int
-    groups: tuple[PackedGroup, ...]
-    sources: Tensor
-    targets: Tensor
-    places: Tensor
-    answer_index: Tensor
-    numbers: tuple[int, ...]
+    input_ids: Tensor  # (T,) tokens
+    position_ids: Tensor  # (T,) positions, restarting after the prompt for each answer
+    prefix_length: int  # how many tokens at the row's start belong to all of its prompts
+    groups: tuple[PackedGroup, ...]  # the prompts with their answers
+    sources: Tensor  # (U,) index in the row of the token whose logits predict an answer token
+    targets: Tensor  # (U,) the answer tokens
+    places: Tensor  # (N,) where in these each token of each answer is
+    answer_index: Tensor  # (N,) 0 .. A-1, which answer of this row a token belongs to.
+    numbers: tuple[int, ...]  # the A answers' numbers, in that order
 
     @property
     def is_plain(self) -> bool:

@@ -31,15 +31,7 @@ def predicted(
     phases: Mapping[PhaseName, Phase],
     load: Load,
 ) -> Estimate:
-    """Return the full run's time, memory and cost; shares of host and device are left for whoever knows those.
-
-    Args:
-        config: Settings of the full run.
-        measured: The passes.
-        size: What the full run has of everything.
-        phases: Peaks by phase, and the seconds of loading and saving.
-        load: What the run asks of its device.
-    """
+    """Return the full run's time, memory and cost; shares of host and device are left for whoever knows those."""
     seconds = full_run(
         measured.small,
         measured.large,

@@ -27,10 +27,7 @@ _WORDS: dict[Quantization, str] = {"none": "unquantized", "8bit": "in 8 bits", "
 def load_keywords(quantization: Quantization, device: torch.device, stored: dict[str, Any]) -> dict[str, Any]:
     """What ``from_pretrained`` is given beside the rest to load a model quantized, nothing for "none".
 
-    Args:
-        quantization: The setting.
-        device: Where the model goes, at once: quantized weights are not moved.
-        stored: The model's own configuration; one that is stored quantized says itself how.
+    At once to the device: quantized weights are not moved. A model that is ``stored`` quantized says itself how.
     """
     if quantization == "none":
         return {}

@@ -13,6 +13,7 @@ from ratchet.datasets import PromptStream
 from ratchet.engine.advantages import REWARD_RESOLUTION
 from ratchet.engine.checkpoint import Progress
 from ratchet.engine.distribution import GREEDY
+from ratchet.engine.given_answers import number_of_steps
 from ratchet.engine.grading import (
     Grader,
     grade_while_sampling,
@@ -23,7 +24,6 @@ from ratchet.engine.grading import (
 )
 from ratchet.engine.policy import Policy
 from ratchet.engine.sampler import Sampled, Sampler, SampleRequest
-from ratchet.engine.schedule import number_of_steps
 from ratchet.engine.update import Learner
 from ratchet.errors import Interrupted, StopReason
 from ratchet.readiness.step_counts import steps_of
@@ -117,11 +117,7 @@ def score(
     max_answer_tokens: int,
     check: Callable[[], None],
 ) -> tuple[Validation, list[Rollout]]:
-    """Answer every prompt with its most likely tokens and grade the answers.
-
-    Returns:
-        The summary and the rollouts, one per prompt in the order given.
-    """
+    """Answer every prompt with its most likely tokens and grade the answers; return one rollout a prompt, in order."""
     requests = [SampleRequest(encoded.token_ids, answers=1) for encoded in prompts]
     stream = sampler.sample(requests, GREEDY, max_answer_tokens, check)
     rollouts = [only for (only,) in grade_while_sampling(grader, [e.prompt for e in prompts], stream, answers=1)]

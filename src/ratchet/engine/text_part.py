@@ -23,11 +23,6 @@ _NAMES = {
 def text_keywords(name: str, source: str, keywords: dict[str, Any]) -> dict[str, Any]:
     """What ``from_pretrained`` needs to load the language model of a checkpoint with a vision tower.
 
-    Args:
-        name: How messages call the model.
-        source: Its folder or hub id.
-        keywords: Revision and the like, as for loading the whole.
-
     Raises:
         ModelUnavailable: its language model is of no kind that exists by itself.
     """

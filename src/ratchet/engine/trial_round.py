@@ -27,6 +27,7 @@ from ratchet.engine.build import EngineBudgets
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.estimate import PassTimes, SamplerCall, Size
 from ratchet.engine.grading import Grader, grade_while_sampling
+from ratchet.engine.memory import MemoryMeter
 from ratchet.engine.packing import pack
 from ratchet.engine.policy import Policy
 from ratchet.engine.prepare import Prepared
@@ -34,7 +35,6 @@ from ratchet.engine.round_parts import Engine, StreamClock, has_signal, most_dra
 from ratchet.engine.sampler import SampleRequest
 from ratchet.engine.sampler.choice import most_rows
 from ratchet.engine.update import packed_answers, update
-from ratchet.engine.usage import MemoryMeter
 from ratchet.run.records import EncodedPrompt, Group
 from ratchet.run.trial_report import Phase, PhaseName
 
@@ -87,27 +87,16 @@ def _higher(one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the passes found.
+    """What the passes found."""
 
-    Attributes:
-        small: Times of the small pass, warm if there was time for it.
-        large: Times of the pass that fills a batch; the small one's where there was no time.
-        first_calls: Seconds that the first pass took longer than the same one later.
-        validation_prompts: How many there were.
-        groups: Those of the starting model: one for each prompt.
-        informative: How many of all groups had a signal.
-        sampled_groups: How many groups there were in all.
-        is_rough: There was no time to fill a batch.
-    """
-
-    small: PassTimes
-    large: PassTimes
-    first_calls: float
-    validation_prompts: int
-    groups: list[Group]
-    informative: int
-    sampled_groups: int
-    is_rough: bool
+    small: PassTimes  # times of the small pass, warm if there was time for it
+    large: PassTimes  # times of the pass that fills a batch; the small one's where there was no time
+    first_calls: float  # seconds that the first pass took longer than the same one later
+    validation_prompts: int  # how many there were
+    groups: list[Group]  # those of the starting model: one for each prompt
+    informative: int  # how many of all groups had a signal
+    sampled_groups: int  # how many groups there were in all
+    is_rough: bool  # there was no time to fill a batch
 
 
 def size_of(prepared: Prepared, policy: Policy, plan: EngineBudgets) -> Size:
@@ -152,11 +141,7 @@ def small_pass(prepared: Prepared, size: Size) -> PassPrompts:
 def batch_groups(size: Size, least: int, group_tokens: float, row_tokens: int) -> int:
     """How many groups fill what the full run computes at a time: the sampler's batch and a row of the update.
 
-    Args:
-        size: Of the full run, which has no more groups than its prompts.
-        least: So many in any case.
-        group_tokens: What a group takes in a row of the update.
-        row_tokens: Tokens of such a row at most.
+    No more than the run's prompts. Tokens: what a group takes in a row of the update, and such a row at most.
     """
     sampled = -(-size.rows // size.answers)
     updated = ceil(_FILLED * row_tokens / group_tokens)

@@ -8,21 +8,32 @@ score is the mean loss over the validation sample and, where the run has a verif
 it, as in rl. Rounds are ranked by accuracy, without a verifier by loss. Rows come in the order of a ``PromptStream``:
 each exactly once an epoch.
 
-Knows, as ``rounds.py``, no folder, clock policy, database or web. The losses are in ``tuning_losses.py``.
+Knows, as ``rounds.py``, no folder, clock policy, database or web. The losses are in ``given_answers.py``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter
 
 import torch
 
 from ratchet.config import RunConfig
 from ratchet.engine.checkpoint import Progress
-from ratchet.engine.given_answers import GivenLoss, Share, add_output_layer, micro_batches
+from ratchet.engine.given_answers import (
+    DpoLoss,
+    GivenLoss,
+    SftLoss,
+    Share,
+    Tuning,
+    add_output_layer,
+    micro_batches,
+    number_of_steps,
+    rate_at,
+    rows_per_step,
+    steps_of_round,
+)
 from ratchet.engine.grading import refuse_failing_verifier
-from ratchet.engine.memory import is_out_of_memory
+from ratchet.engine.memory import out_of_memory_as
 from ratchet.engine.policy import Policy
 from ratchet.engine.round_parts import (
     Engine,
@@ -36,35 +47,13 @@ from ratchet.engine.round_parts import (
     round_zero,
     score,
 )
-from ratchet.engine.schedule import Tuning, number_of_steps, rate_at, rows_per_step, steps_of_round
-from ratchet.engine.third_party import without_compiler
-from ratchet.engine.tuning_losses import DpoLoss, SftLoss
-from ratchet.engine.update import SKIPS_ALLOWED, Learner, same_sums_each_time
-from ratchet.errors import NotFinite, OutOfMemory, StopReason
+from ratchet.engine.update import Learner, StepSums, apply_gradient, same_sums_each_time
+from ratchet.errors import StopReason
+from ratchet.run.display import counted
 from ratchet.run.endings import Ending, target_reached
-from ratchet.run.records import EncodedPrompt, Group, Learned, RoundRecord, Seconds, Validation
+from ratchet.run.records import EncodedPrompt, Group, RoundRecord, Seconds, Validation
 
 Check = Callable[[], None]
-
-
-@dataclass
-class _TuningSums:
-    """What adds up over the steps of a round."""
-
-    skipped: int = 0
-    losses: list[float] = field(default_factory=list)
-    norms: list[float] = field(default_factory=list)
-    tokens: int = 0
-
-    def learned(self) -> Learned:
-        applied = len(self.losses)
-        return Learned(
-            steps=applied,
-            skipped_steps=self.skipped,
-            loss=sum(self.losses) / applied if applied else None,
-            gradient_norm=sum(self.norms) / applied if applied else None,
-            tokens=self.tokens,
-        )
 
 
 def train(
@@ -95,13 +84,13 @@ def train(
         started = perf_counter()
         engine.learner.skipped_in_a_row = progress.skipped_in_a_row
         engine.sampler.rest()
-        sums = _TuningSums()
+        sums, tokens = StepSums(), 0
         slice_ = steps_of_round(number, rounds, steps)
         for done, step in enumerate(slice_):
             on_step(done, len(slice_))
             left = settings.epochs * rows - step * rows_per_step(settings, rows)
             taken = task.stream.take(min(rows_per_step(settings, rows), left))
-            _step(
+            tokens += _step(
                 engine.learner,
                 loss,
                 [task.encoded[prompt.id] for prompt in taken],
@@ -119,7 +108,7 @@ def train(
             validation=validation,
             **best_after(number, validation, progress.records),
             seconds=timing,
-            learned=sums.learned(),
+            learned=sums.learned(tokens=tokens),
         )
         progress = reported(engine, task, progress, record, groups, report)
     return "target" if _is_target_reached(config, progress) else "all_rounds"
@@ -141,9 +130,9 @@ def _loss(config: RunConfig, policy: Policy) -> GivenLoss:
 
 
 def _step(
-    learner: Learner, loss: GivenLoss, step: Sequence[EncodedPrompt], rate: float, sums: _TuningSums, check: Check
-) -> None:
-    """Accumulate the gradient of one step over its micro-batches and apply it, unless it is not finite.
+    learner: Learner, loss: GivenLoss, step: Sequence[EncodedPrompt], rate: float, sums: StepSums, check: Check
+) -> int:
+    """Accumulate the gradient of one step over its micro-batches and apply it; return how many tokens it learned from.
 
     Raises:
         NotFinite: for the second time in a row.
@@ -159,45 +148,20 @@ def _step(
             share = loss.share(rows, step).loss
             share.backward()  # type: ignore[no-untyped-call]
         total += share.item()
-    norm = float(torch.nn.utils.clip_grad_norm_(learner.policy.parameters, learner.gradient_norm_limit, foreach=False))
-    if not torch.isfinite(torch.tensor([total, norm])).all():
-        _skip(learner, sums)
-        return
-    with without_compiler():
-        learner.optimizer.step()
-    learner.skipped_in_a_row = 0
-    sums.losses.append(total)
-    sums.norms.append(norm)
-    sums.tokens += sum(len(row.demonstration_ids) + len(row.rejected_ids) for row in step)
+    if not apply_gradient(learner, total, sums, " or a lower Gradient norm limit"):
+        return 0
+    return sum(len(row.demonstration_ids) + len(row.rejected_ids) for row in step)
 
 
-def _skip(learner: Learner, sums: _TuningSums) -> None:
-    """Leave the weights as they were; give up when it happens again."""
-    sums.skipped += 1
-    learner.skipped_in_a_row += 1
-    if learner.skipped_in_a_row > SKIPS_ALLOWED:
-        raise NotFinite(
-            "The loss or its gradient was not a finite number in two steps in a row. Choose a lower Learning rate or a "
-            "lower Gradient norm limit."
-        )
-
-
-@contextmanager
-def _out_of_memory_explained(loss: GivenLoss, rows: Sequence[EncodedPrompt]) -> Iterator[None]:
+def _out_of_memory_explained(loss: GivenLoss, rows: Sequence[EncodedPrompt]) -> AbstractContextManager[None]:
     """Turn a failed allocation inside the block into OutOfMemory that says how large the micro-batch was."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        smaller = "a smaller Micro batch, " if len(rows) > 1 else ""
-        count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
-        raise OutOfMemory(
-            f"The update does not fit in this device's memory: a micro-batch of {count}, {loss.tokens(rows[-1])} "
-            f"tokens in the longest. Choose {smaller}Gradient checkpointing on, a shorter Context length with "
-            "Over-long rows leave_out, or a device with more memory.",
-            "update",
-        ) from error
+    smaller = "a smaller Micro batch, " if len(rows) > 1 else ""
+    return out_of_memory_as(
+        "update",
+        f"The update does not fit in this device's memory: a micro-batch of {counted(len(rows), 'row')}, "
+        f"{loss.tokens(rows[-1])} tokens in the longest. Choose {smaller}Gradient checkpointing on, a shorter Context "
+        "length with Over-long rows leave_out, or a device with more memory.",
+    )
 
 
 def _validated(

@@ -5,7 +5,7 @@ cut into micro-batches changes memory and time, not the result. A loss or gradie
 two in a row end the run.
 
 How far the sampler's log-probabilities are from the trainer's is reported as ``sampler_gap``; where the sampler is an
-engine of its own, the truncated importance ratio corrects for it (``importance.py``).
+engine of its own, the truncated importance ratio corrects for it (``losses.py``).
 
 Left out on purpose: no second pass over the same rollouts, no learning-rate schedule.
 
@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.utils.deterministic
@@ -24,9 +25,16 @@ from torch import Tensor
 from ratchet.config import OptimizerSettings, RlSettings
 from ratchet.engine.advantages import group_advantages
 from ratchet.engine.distribution import SamplingSettings
-from ratchet.engine.importance import ImportanceStats, truncated_importance
 from ratchet.engine.logprobs import RowForward, answer_logprobs, drawn_logprobs
-from ratchet.engine.losses import LOSSES, LossStats, StepTotals, TokenBatch, policy_loss
+from ratchet.engine.losses import (
+    LOSSES,
+    ImportanceStats,
+    LossStats,
+    StepTotals,
+    TokenBatch,
+    policy_loss,
+    truncated_importance,
+)
 from ratchet.engine.memory import give_back, out_of_memory_as
 from ratchet.engine.packing import PackedAnswer, PackedRow, packed_rows
 from ratchet.engine.policy import Policy
@@ -55,13 +63,28 @@ class Learner:
 
 
 @dataclass
-class _UpdateSums:
-    """What adds up over the steps of a round."""
+class StepSums:
+    """What adds up over the steps of a round, whatever the objective."""
 
-    steps: int = 0
     skipped: int = 0
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
+
+    def learned(self, **more: Any) -> Learned:
+        """The round's record of learning: means over the steps that were taken, and what an objective adds."""
+        applied = len(self.losses)
+        return Learned(
+            steps=applied,
+            skipped_steps=self.skipped,
+            loss=sum(self.losses) / applied if applied else None,
+            gradient_norm=sum(self.norms) / applied if applied else None,
+            **more,
+        )
+
+
+@dataclass
+class _UpdateSums(StepSums):
+    steps: int = 0
     stats: LossStats = field(default_factory=LossStats)
     gap_sum: float = 0.0
     gap_tokens: int = 0
@@ -123,9 +146,13 @@ def update(learner: Learner, groups: Sequence[Group], check: Callable[[], None])
     steps = [answers[start : start + per_step] for start in range(0, len(answers), per_step)]
     sums = _UpdateSums()
     with out_of_memory_as("update"), same_sums_each_time():
-        # With a single step the policy is still the one that sampled, and every ratio is exactly 1.
-        old = None if len(steps) <= 1 else _old_logprobs(learner, steps, check)
-        drawn = _drawn_logprobs(learner, steps, check)
+        old = drawn = None
+        if len(steps) > 1:  # with a single step the policy is still the one that sampled: every ratio is exactly 1
+            old = _at_start(learner, steps, lambda row: _logprobs(learner, row), check)
+        sampling = SamplingSettings.of(learner.settings)
+        if learner.importance_cap is not None and sampling.truncates:
+            policy, forward = learner.policy, learner.forward
+            drawn = _at_start(learner, steps, lambda row: drawn_logprobs(policy, row, sampling, forward), check)
         for step in steps:
             _step(learner, step, _Start(old, drawn), sums, check)
     if learner.policy.device.type == "cpu":
@@ -179,6 +206,11 @@ def _sampled_logprobs(rollout: Rollout, learner: Learner) -> tuple[float, ...]:
     return completion.full_logprobs
 
 
+def _logprobs(learner: Learner, row: PackedRow) -> Tensor:
+    """Log-probabilities of a row's answer tokens under the temperature alone, (N,)."""
+    return answer_logprobs(learner.policy, row, learner.settings.temperature, learner.forward)
+
+
 def _rows(learner: Learner, step: Sequence[_WeightedAnswer]) -> Iterator[PackedRow]:
     return packed_rows(
         (answer.packed for answer in step),
@@ -189,39 +221,20 @@ def _rows(learner: Learner, step: Sequence[_WeightedAnswer]) -> Iterator[PackedR
     )
 
 
-def _old_logprobs(
-    learner: Learner, steps: Sequence[Sequence[_WeightedAnswer]], check: Callable[[], None]
+def _at_start(
+    learner: Learner,
+    steps: Sequence[Sequence[_WeightedAnswer]],
+    logprobs_of: Callable[[PackedRow], Tensor],
+    check: Callable[[], None],
 ) -> dict[int, Tensor]:
-    """Return the round's starting log-probabilities, by answer number, for steps that no longer start from them."""
-    old: dict[int, Tensor] = {}
-    with torch.no_grad():
-        for step in steps:
-            for row in _rows(learner, step):
-                check()
-                logprobs = answer_logprobs(learner.policy, row, learner.settings.temperature, learner.forward)
-                lengths = torch.bincount(row.answer_index).tolist()
-                old.update(zip(row.numbers, logprobs.split_with_sizes(lengths), strict=True))
-    return old
-
-
-def _drawn_logprobs(
-    learner: Learner, steps: Sequence[Sequence[_WeightedAnswer]], check: Callable[[], None]
-) -> dict[int, Tensor] | None:
-    """Return the round's starting log-probabilities under the sampling distribution, by answer number.
-
-    None where they are not needed, or are those under the temperature alone.
-    """
-    sampling = SamplingSettings.of(learner.settings)
-    if learner.importance_cap is None or not sampling.truncates:
-        return None
-    drawn: dict[int, Tensor] = {}
+    """Compute log-probabilities while the policy is still the round's first one; return them by answer number."""
+    found: dict[int, Tensor] = {}
     with torch.no_grad():
         for row in (row for step in steps for row in _rows(learner, step)):
             check()
-            logprobs = drawn_logprobs(learner.policy, row, sampling, learner.forward)
             lengths = torch.bincount(row.answer_index).tolist()
-            drawn.update(zip(row.numbers, logprobs.split_with_sizes(lengths), strict=True))
-    return drawn
+            found.update(zip(row.numbers, logprobs_of(row).split_with_sizes(lengths), strict=True))
+    return found
 
 
 def _step(
@@ -246,17 +259,33 @@ def _step(
         loss, row_stats = _row(learner, row, totals, start, sums, by_number)
         loss_sum += loss
         stats += row_stats
-    norm = float(torch.nn.utils.clip_grad_norm_(learner.policy.parameters, learner.gradient_norm_limit, foreach=False))
     sums.steps += 1
-    if not (torch.isfinite(torch.tensor([loss_sum, norm])).all()):
-        _skip(learner, sums)
-        return
+    if apply_gradient(learner, loss_sum, sums, ", a lower Gradient norm limit, or a KL coefficient above 0"):
+        sums.stats += stats
+
+
+def apply_gradient(learner: Learner, loss: float, sums: StepSums, remedy: str) -> bool:
+    """Take the step whose gradient was accumulated, unless it or the loss is not finite; tell whether it was taken.
+
+    Raises:
+        NotFinite: for the second time in a row. ``remedy`` says what to choose beside a lower Learning rate.
+    """
+    norm = float(torch.nn.utils.clip_grad_norm_(learner.policy.parameters, learner.gradient_norm_limit, foreach=False))
+    if not torch.isfinite(torch.tensor([loss, norm])).all():
+        sums.skipped += 1
+        learner.skipped_in_a_row += 1
+        if learner.skipped_in_a_row > SKIPS_ALLOWED:
+            raise NotFinite(
+                "The loss or its gradient was not a finite number in two steps in a row. Choose a lower Learning rate"
+                f"{remedy}."
+            )
+        return False
     with without_compiler():
         learner.optimizer.step()
     learner.skipped_in_a_row = 0
-    sums.losses.append(loss_sum)
+    sums.losses.append(loss)
     sums.norms.append(norm)
-    sums.stats += stats
+    return True
 
 
 def _row(
@@ -269,7 +298,7 @@ def _row(
 ) -> tuple[float, LossStats]:
     """Add one row's gradient to the weights'; return its part of the loss. What it kept for it is gone afterwards."""
     settings = learner.settings
-    logprobs = answer_logprobs(learner.policy, row, settings.temperature, learner.forward)  # (N,)
+    logprobs = _logprobs(learner, row)
     if sums.steps == 0 and learner.importance_cap is None:
         _add_gap(sums, logprobs, row, by_number)
     old = _of_row(start.full, row, logprobs.detach())
@@ -289,22 +318,11 @@ def _row(
     return loss.item(), row_stats
 
 
-def _skip(learner: Learner, sums: _UpdateSums) -> None:
-    """Leave the weights as they were; give up when it happens again."""
-    sums.skipped += 1
-    learner.skipped_in_a_row += 1
-    if learner.skipped_in_a_row > SKIPS_ALLOWED:
-        raise NotFinite(
-            "The loss or its gradient was not a finite number in two steps in a row. Choose a lower Learning rate, a "
-            "lower Gradient norm limit, or a KL coefficient above 0."
-        )
-
-
 def _reference_logprobs(learner: Learner, row: PackedRow) -> Tensor | None:
     if learner.settings.beta == 0:
         return None
     with torch.no_grad(), learner.policy.as_reference():
-        return answer_logprobs(learner.policy, row, learner.settings.temperature, learner.forward)
+        return _logprobs(learner, row)
 
 
 def _of_row(by_number: dict[int, Tensor] | None, row: PackedRow, otherwise: Tensor) -> Tensor:
@@ -332,16 +350,11 @@ def _add_gap(sums: _UpdateSums, logprobs: Tensor, row: PackedRow, by_number: Map
 
 
 def _learned(sums: _UpdateSums) -> Learned:
-    applied = len(sums.losses)
     tokens = sums.stats.tokens
     corrected = sums.importance
     if corrected.tokens:
         sums.gap_sum, sums.gap_tokens = corrected.gap_sum, corrected.tokens
-    return Learned(
-        steps=applied,
-        skipped_steps=sums.skipped,
-        loss=sum(sums.losses) / applied if applied else None,
-        gradient_norm=sum(sums.norms) / applied if applied else None,
+    return sums.learned(
         kl=sums.stats.kl_sum / tokens if sums.stats.kl_sum is not None and tokens else None,
         clip_fraction=sums.stats.clipped_tokens / tokens if tokens else None,
         sampler_gap=sums.gap_sum / sums.gap_tokens if sums.gap_tokens else None,

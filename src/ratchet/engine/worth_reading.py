@@ -22,10 +22,7 @@ def worth_reading(groups: Sequence[Group], has_format: bool) -> list[WorthReadin
     """Return up to 20 answers: the best and the worst, and those whose findings do not go together.
 
     Every reason has its turn, so that none crowds out the others; of the same words to the same prompt one is enough.
-
-    Args:
-        groups: The sampled answers.
-        has_format: Whether there is a form that earns a bonus.
+    ``has_format``: whether there is a form that earns a bonus.
     """
     entries = list(_distinct(groups))
     reasons = _reasons(has_format, [rollout for _, rollout in entries])

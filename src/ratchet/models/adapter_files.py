@@ -199,15 +199,10 @@ def _is_whole(value: object) -> bool:
 
 
 def refuse_misfit(adapter: AdapterFiles, model_shapes: Mapping[str, tuple[int, ...]], model: str) -> None:
-    """Refuse an adapter whose tensors do not fit the base model's.
+    """Refuse an adapter whose tensors do not fit the base model's, ``model_shapes`` by name; empty: not known.
 
     A model whose files call none of the layers as the adapter does is left to the engine: transformers renames the
     weights of some as it loads them.
-
-    Args:
-        adapter: As read.
-        model_shapes: The base model's tensors by name, empty where they are not known.
-        model: What the base model is called.
 
     Raises:
         ModelUnavailable: a layer is missing or of another shape.

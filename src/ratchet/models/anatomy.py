@@ -23,33 +23,19 @@ _FOUR_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
 
 @dataclass(frozen=True)
 class Anatomy:
-    """How many numbers a model has where.
+    """How many numbers a model has where."""
 
-    Attributes:
-        shape: What decides how much a token takes.
-        linear: In the trunk's linear layers, which get an adapter.
-        stacked: Of these, in queries, keys and values, gate and up, which our own decoder keeps stacked.
-        experts: In the experts of a mixture and its routers, which get one too.
-        embedding: In the token embeddings.
-        head: In the output layer; 0 where it shares the embeddings.
-        rest: In norms and biases.
-        rows: Output rows of the linear layers; a weight in 8 bits has a scale for each.
-        adapter_per_rank: What an adapter has for each of its ranks.
-        experts_count: Experts that a layer chooses from.
-        decoder_fits: Our own decoder can compute it on a CPU.
-    """
-
-    shape: Shape
-    linear: int
-    stacked: int
-    experts: int
-    embedding: int
-    head: int
-    rest: int
-    rows: int
-    adapter_per_rank: int
-    experts_count: int
-    decoder_fits: bool
+    shape: Shape  # what decides how much a token takes
+    linear: int  # in the trunk's linear layers, which get an adapter
+    stacked: int  # of these, in queries, keys and values, gate and up, which our own decoder keeps stacked
+    experts: int  # in the experts of a mixture and its routers, which get one too
+    embedding: int  # in the token embeddings
+    head: int  # in the output layer; 0 where it shares the embeddings
+    rest: int  # in norms and biases
+    rows: int  # output rows of the linear layers; a weight in 8 bits has a scale for each
+    adapter_per_rank: int  # what an adapter has for each of its ranks
+    experts_count: int  # experts that a layer chooses from
+    decoder_fits: bool  # our own decoder can compute it on a CPU
 
     @property
     def parameters(self) -> int:
@@ -68,10 +54,7 @@ class Anatomy:
 def anatomy_of(settings: Mapping[str, Any], width: int, parameters: int | None = None) -> Anatomy | None:
     """Read a model's anatomy from its config.json; None where that does not tell.
 
-    Args:
-        settings: The config.json.
-        width: Bytes of a number on the device.
-        parameters: How many numbers the model's files hold, where they are at hand.
+    ``width``: bytes of a number on the device. ``parameters``: numbers in the model's files, where they are at hand.
     """
     text = text_settings(settings)
     try:

@@ -8,7 +8,10 @@ Dimensions: T tokens of a row, N answer tokens of a row, h hidden size, i inner 
 the bytes of one number.
 """
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from ratchet.config import RlSettings
 
@@ -30,7 +33,7 @@ _CPU_MICRO_BATCH_TOKENS = 512
 # bytes of what the backward pass needs, and so many tokens at most.
 _DECODER_KEPT_BYTES = 1 << 29
 _DECODER_MICRO_BATCH_TOKENS = 2560
-# Its logits, for a few tokens at a time, and what is made of them (``engine/head.py``).
+# Its logits, for a few tokens at a time, and what is made of them (``engine/logprobs.py``).
 _DECODER_LOGITS_BYTES = 3 * 4 * (6 << 20)
 _CPU_SAMPLING_BYTES = 1 << 30
 # What a GPU computes at a time at most: more tokens bring nothing, and the mask grows with their square.
@@ -44,7 +47,7 @@ SHARE = 0.5
 class Budgets:
     """What a run may hold at a time, in tokens: per pass of the update, and in the sampler's cache.
 
-    With ``gradient_checkpointing`` the update keeps what goes into a layer alone (``engine/recompute.py``).
+    With ``gradient_checkpointing`` the update keeps what goes into a layer alone (``engine/memory.py``).
     """
 
     micro_batch_tokens: int
@@ -68,23 +71,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Load:
-    """What a run asks of a device, beside what every pass needs.
+    """What a run asks of a device, beside what every pass needs."""
 
-    Attributes:
-        shape: Of the base model.
-        weight_bytes: The base model as it is in memory, quantized or not.
-        merged_bytes: The second copy of some weights while sampling.
-        adapter_weights: How many numbers the adapter has.
-        longest_prompt: Tokens of the run's longest prompt.
-        longest_answer: Tokens that an answer may have.
-    """
-
-    shape: Shape
-    weight_bytes: int
-    merged_bytes: int
-    adapter_weights: int
-    longest_prompt: int
-    longest_answer: int
+    shape: Shape  # of the base model
+    weight_bytes: int  # the base model as it is in memory, quantized or not
+    merged_bytes: int  # the second copy of some weights while sampling
+    adapter_weights: int  # how many numbers the adapter has
+    longest_prompt: int  # tokens of the run's longest prompt
+    longest_answer: int  # tokens that an answer may have
 
     @property
     def longest_row(self) -> int:
@@ -151,47 +145,33 @@ def row_bytes(load: Load, tokens: int, *, recomputed: bool) -> int:
     return activation_bytes(load.shape, tokens, tokens, recomputed=recomputed)
 
 
-def cpu_update_room(load: Load, total_bytes: int) -> int:
-    """How many bytes the activations of the update may take on a CPU; below 0 where not even the adapter fits.
+def update_room(load: Load, memory: int, *, on_cpu: bool) -> int:
+    """How many bytes the activations of the update may take; below 0 where not even the adapter fits.
 
-    A share of the machine's memory less the weights, so that what else runs on the machine changes nothing.
+    A share of the machine's memory less the weights, so that what else runs on the machine changes nothing; on a GPU a
+    share of what is free once the weights are there.
     """
-    return int(total_bytes * SHARE) - load.weight_bytes - adapter_bytes(load.adapter_weights)
+    weights = load.weight_bytes if on_cpu else 0
+    return int(memory * SHARE) - weights - adapter_bytes(load.adapter_weights)
 
 
-def gpu_update_room(load: Load, free_bytes: int) -> int:
-    """The same for a GPU: a share of what is free once the weights are there."""
-    return int(free_bytes * SHARE) - adapter_bytes(load.adapter_weights)
+def sampling_tokens(load: Load, memory: int, *, on_cpu: bool) -> int:
+    """How many tokens the sampler's cache may hold; ``memory`` as for ``update_room``.
 
-
-def cpu_sampling_tokens(load: Load, total_bytes: int) -> int:
-    """How many tokens the sampler's cache may hold on a CPU.
-
-    Fixed amounts, so that what else runs on the machine changes nothing; a quarter of a small machine's memory.
+    On a CPU fixed amounts, or a quarter of a small machine's memory; on a GPU a share beside the merged weights.
     """
-    fitting = min(_CPU_SAMPLING_BYTES, total_bytes // 4) // cache_bytes(load.shape, 1)
-    return _between(fitting, _LEAST_SAMPLING_TOKENS, _MOST_CPU_TOKENS)
+    room = min(_CPU_SAMPLING_BYTES, memory // 4) if on_cpu else int((memory - load.merged_bytes) * SHARE)
+    most = _MOST_CPU_TOKENS if on_cpu else _MOST_GPU_TOKENS
+    return _between(room // cache_bytes(load.shape, 1), _LEAST_SAMPLING_TOKENS, most)
 
 
-def gpu_sampling_tokens(load: Load, free_bytes: int) -> int:
-    """The same for a GPU: what fits a share of what is free beside the merged copy of the weights."""
-    fitting = int((free_bytes - load.merged_bytes) * SHARE) // cache_bytes(load.shape, 1)
-    return _between(fitting, _LEAST_SAMPLING_TOKENS, _MOST_GPU_TOKENS)
-
-
-def fitted(load: Load, rl: RlSettings, *, room: int, sampling_tokens: int, on_cpu: bool) -> Budgets:
+def fitted(load: Load, rl: RlSettings, memory: int, *, on_cpu: bool) -> Budgets:
     """The budgets that the settings leave open.
 
     What does not fit is first cut into smaller micro-batches, down to one answer each: that costs less time than
-    computing layers twice. A micro-batch that was asked for stays as it is.
-
-    Args:
-        load: What the run asks of the device.
-        rl: Budgets that are asked for, which stay.
-        room: Bytes for the activations of the update.
-        sampling_tokens: What the cache may hold, where the settings do not say.
-        on_cpu: Whether the device is one.
+    computing layers twice. A micro-batch that was asked for stays as it is. ``memory`` as for ``update_room``.
     """
+    room = update_room(load, memory, on_cpu=on_cpu)
     usual = _cpu_micro_batch(load.shape) if on_cpu else _GPU_MICRO_BATCH_TOKENS
     least = rl.micro_batch_tokens or load.longest_row
     recomputed = rl.gradient_checkpointing == "on" or (
@@ -200,7 +180,7 @@ def fitted(load: Load, rl: RlSettings, *, room: int, sampling_tokens: int, on_cp
     tokens = rl.micro_batch_tokens or usual
     while rl.micro_batch_tokens is None and tokens > least and row_bytes(load, tokens, recomputed=recomputed) > room:
         tokens = max(least, tokens // 2)
-    return Budgets(tokens, rl.sampling_tokens or sampling_tokens, recomputed)
+    return Budgets(tokens, rl.sampling_tokens or sampling_tokens(load, memory, on_cpu=on_cpu), recomputed)
 
 
 def _cpu_micro_batch(shape: Shape) -> int:
@@ -213,3 +193,40 @@ def _cpu_micro_batch(shape: Shape) -> int:
 
 def _between(value: int, least: int, most: int) -> int:
     return max(least, min(most, value))
+
+
+# Where the two versions of control groups say so, see cgroups(7).
+_GROUPS = Path("/sys/fs/cgroup")
+_V1_LIMIT = "memory/memory.limit_in_bytes"
+_V2_LIMIT = "memory.max"
+
+
+def host_memory(proc: Path = Path("/proc"), groups: Path = _GROUPS) -> int:
+    """How many bytes of main memory there are for this process; ``proc`` and ``groups`` are for tests."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([machine, *_limits(proc, groups)])
+
+
+def _limits(proc: Path, groups: Path) -> Iterator[int]:
+    """Yield the limits of this process's control group and of those around it."""
+    own = groups
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        if line.startswith("0::"):  # the second version's one hierarchy
+            own = groups / line[3:].strip().lstrip("/")
+    places = [own, *own.parents]
+    for place in places[: places.index(groups) + 1] if groups in places else [groups]:
+        yield from _number(place / _V2_LIMIT)
+    yield from _number(groups / _V1_LIMIT)
+
+
+def _number(path: Path) -> Iterator[int]:
+    text = _text(path).strip()
+    if text.isdecimal():  # "max" where there is no limit
+        yield int(text)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""

@@ -21,11 +21,7 @@ from ratchet.models.footprint import (
     Load,
     adapter_bytes,
     cache_bytes,
-    cpu_sampling_tokens,
-    cpu_update_room,
     fitted,
-    gpu_sampling_tokens,
-    gpu_update_room,
     row_bytes,
     static_rows,
 )
@@ -98,23 +94,14 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class MemoryDemand:
-    """What of a run decides about memory.
+    """What of a run decides about memory."""
 
-    Attributes:
-        config: Resolved settings.
-        longest_prompt: Tokens of the longest prompt, P.
-        common_prefix: Tokens that all prompts begin with; our own decoder holds them once.
-        prompts: Training prompts.
-        validation_prompts: Prompts that are scored after each round.
-        with_vllm: Whether vLLM samples on a GPU.
-    """
-
-    config: RunConfig
-    longest_prompt: int
-    common_prefix: int
-    prompts: int
-    validation_prompts: int
-    with_vllm: bool = False
+    config: RunConfig  # resolved settings
+    longest_prompt: int  # tokens of the longest prompt, P
+    common_prefix: int  # tokens that all prompts begin with; our own decoder holds them once
+    prompts: int  # training prompts
+    validation_prompts: int  # prompts that are scored after each round
+    with_vllm: bool = False  # whether vLLM samples on a GPU
 
 
 def estimate_memory(
@@ -143,13 +130,9 @@ def estimate_memory(
 def _planned(asked: MemoryDemand, anatomy: Anatomy, device: str, kind: DeviceKind, total_bytes: int) -> MemoryEstimate:
     load = _load(asked, anatomy, kind)
     libraries = _CPU_LIBRARIES if kind == "cpu" else _GPU_LIBRARIES
-    if kind == "cpu":
-        room, tokens = cpu_update_room(load, total_bytes), cpu_sampling_tokens(load, total_bytes)
-    else:
-        free = max(0, total_bytes - libraries - load.weight_bytes - 4 * load.adapter_weights)
-        room, tokens = gpu_update_room(load, free), gpu_sampling_tokens(load, free)
+    free = max(0, total_bytes - libraries - load.weight_bytes - 4 * load.adapter_weights)
     rl = asked.config.rl
-    budgets = fitted(load, rl, room=room, sampling_tokens=tokens, on_cpu=kind == "cpu")
+    budgets = fitted(load, rl, total_bytes if kind == "cpu" else free, on_cpu=kind == "cpu")
     always = {"libraries": libraries, "base model": load.weight_bytes, **_stacks(anatomy, load)}
     # What the optimizer holds stays from the first update on, so later rounds sample and validate beside it.
     learnt = {"adapter and optimizer": adapter_bytes(load.adapter_weights) + _start_copy(asked.config, load)}

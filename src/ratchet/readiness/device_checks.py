@@ -16,7 +16,7 @@ from platform import machine
 from ratchet.config import Objective, Quantization, SamplerSettings, Tracker
 from ratchet.errors import InvalidSetting
 from ratchet.files import own_python
-from ratchet.models.host_memory import host_memory
+from ratchet.models.footprint import host_memory
 from ratchet.tracking import INSTALL, is_installed
 
 _TRL_INSTALL = "pip install 'ratchet-rl[trl]'"

@@ -12,15 +12,15 @@ from typing import Any
 from ratchet.engine import checkpoint
 from ratchet.engine.build import EngineBudgets, new_grader
 from ratchet.engine.checkpoint import Progress
+from ratchet.engine.memory import MemoryMeter, device_limit
 from ratchet.engine.policy import chosen_device, device_name, load_policy
 from ratchet.engine.prediction import advice, answers_of, predicted
 from ratchet.engine.prepare import Prepared
 from ratchet.engine.round_parts import Engine
 from ratchet.engine.trial_round import MOST_PROMPTS, Measured, PhaseLog, TrialRound, size_of
-from ratchet.engine.usage import MemoryMeter, device_limit
 from ratchet.errors import DiskFull, Interrupted, RatchetError
 from ratchet.files import write_atomically
-from ratchet.models.host_memory import host_memory
+from ratchet.models.footprint import host_memory
 from ratchet.models.model_files import model_config
 from ratchet.readiness import window_of
 from ratchet.run.endings import Ending, status_of

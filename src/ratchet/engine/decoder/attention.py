@@ -52,42 +52,30 @@ class Level:
     Indices name (token, head) rows of the joint projection, (T * heads.all, d), but for ``outputs``.
 
     Attributes:
-        shape: (groups, kv, members, r, length) of the queries.
-        queries: (groups * kv * members * r * length,).
         outputs: The same in (T * heads.query) rows; padding is the row past the last, which backward fills with zeros.
-        keys: (groups * kv * members * length,); values are ``heads.key`` rows further on.
-        path: (groups * kv * path_length,) keys of what comes before the segments, None where nothing does.
-        path_mask: (groups, 1, 1, path_length) to be added where paths differ in length.
         own_mask: (groups * kv, r * length, length) to be added where the segments are trees: which tokens of its own
             segment each one sees. None where these are all up to itself.
     """
 
-    shape: tuple[int, int, int, int, int]
-    queries: Tensor
+    shape: tuple[int, int, int, int, int]  # (groups, kv, members, r, length) of the queries
+    queries: Tensor  # (groups * kv * members * r * length,)
     outputs: Tensor
-    keys: Tensor
-    path: Tensor | None
+    keys: Tensor  # (groups * kv * members * length,); values are ``heads.key`` rows further on
+    path: Tensor | None  # (groups * kv * path_length,) keys of what comes before the segments, None where nothing does
     path_length: int
-    path_mask: Tensor | None
+    path_mask: Tensor | None  # (groups, 1, 1, path_length) to be added where paths differ in length
     own_mask: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything is in a packed row, worked out once for all layers.
-
-    Attributes:
-        levels: Prefix, prompts, answers; those that the row has.
-        gather_outputs: (T * heads.query,) where in the levels' outputs, one after the other, each row is.
-        gather_gradients: (T * heads.all,) where in the levels' gradients each row is: all queries, keys, values.
-        has_padding: Whether any level has a place that no token takes.
-    """
+    """Where everything is in a packed row, worked out once for all layers."""
 
     heads: Heads
-    levels: tuple[Level, ...]
-    gather_outputs: Tensor
-    gather_gradients: Tensor
-    has_padding: bool
+    levels: tuple[Level, ...]  # prefix, prompts, answers; those that the row has
+    gather_outputs: Tensor  # (T * heads.query,) where in the levels' outputs, one after the other, each row is
+    gather_gradients: Tensor  # (T * heads.all,) where in the levels' gradients each row is: all queries, keys, values
+    has_padding: bool  # whether any level has a place that no token takes
 
 
 def layout(row: PackedRow, heads: Heads, dtype: torch.dtype) -> Layout:
@@ -344,14 +332,9 @@ def _own_backward(
     mask: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of ``attend_own``'s queries, keys and values.
+    """Gradients of ``attend_own``'s queries, keys and values, which are given as ``inputs``.
 
-    Args:
-        gradient: (B, r * L, d) of the outputs.
-        inputs: Queries, keys and values as they were given.
-        came: Outputs (B, r * L, d) and log-sum-exps over all parts of the attention.
-        mask: As it was given.
-        scale: As it was given.
+    ``came`` holds the outputs (B, r * L, d) and the log-sum-exps over all parts of the attention.
     """
     query, key, value = inputs
     output, logsumexp = came

@@ -16,8 +16,15 @@ from torch import Tensor
 
 from ratchet.engine.decoder.attention import Heads, attend_own, attend_path
 from ratchet.engine.decoder.layer import inverse_rms, last_norm, normed, normed_heads, rotate_
-from ratchet.engine.decoder.product import laid_out, product, product_plus, product_times, silu_product
-from ratchet.engine.decoder.weights import DecoderWeights, Layer
+from ratchet.engine.decoder.weights import (
+    DecoderWeights,
+    Layer,
+    laid_out,
+    product,
+    product_plus,
+    product_times,
+    silu_product,
+)
 
 # Columns are added so many at a time, or a quarter of those in use.
 _BLOCK = 64

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from ratchet.engine.decoder.attention import Attended, Layout, attend, attend_backward
-from ratchet.engine.decoder.product import product
-from ratchet.engine.decoder.weights import DecoderWeights, Layer, Stacked
+from ratchet.engine.decoder.weights import DecoderWeights, Layer, Stacked, product
 
 
 @dataclass(frozen=True)
@@ -211,13 +210,9 @@ def _linear(inputs: Tensor, stack: Stacked, with_adapter: bool) -> Tensor:
 def _linear_backward(
     gradient: Tensor, inputs: Tensor, stack: Stacked, *, needs_input: bool = True
 ) -> tuple[Any, list[Tensor]]:
-    """Return the gradients of a stack's inputs, (T, k) or None, and of its adapters' factors in order.
+    """Gradients of a stack's inputs (T, k), None where not needed, and of its adapters' factors in order.
 
-    Args:
-        gradient: (T, n) of the stack's outputs.
-        inputs: (T, k).
-        stack: With adapters.
-        needs_input: Whether the inputs' gradient is wanted.
+    ``gradient`` is that of the outputs, (T, n).
     """
     down, up = stack.joint_factors()
     through = gradient @ up  # (T, R), scaled

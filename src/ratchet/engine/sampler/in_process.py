@@ -25,8 +25,7 @@ from ratchet.engine.distribution import SamplingSettings, draw_with_logprobs
 from ratchet.engine.memory import out_of_memory_as
 from ratchet.engine.packing import shared_length
 from ratchet.engine.policy import Policy
-from ratchet.engine.sampler import Sampled, SampleRequest
-from ratchet.engine.sampler.batch import Batches, DecodingBatch
+from ratchet.engine.sampler import NOT_FINITE, Batches, DecodingBatch, Sampled, SampleRequest
 from ratchet.engine.sampler.transformers_batch import TransformersBatches
 from ratchet.errors import NotFinite
 from ratchet.models.footprint import MOST_ROWS as _MOST_ROWS
@@ -41,10 +40,6 @@ _WORTH_SHARING_TOKENS = 64
 _RANDOM_BLOCK = 64
 # Room for so many tokens of each answer at first; it doubles when that is too little.
 _FIRST_ROOM = 64
-_NOT_FINITE = (
-    "The model's output is not a finite number (NaN or infinity), so no token can be drawn. If training got it there, "
-    "choose a lower Learning rate; if it was so from the start, the base model is damaged."
-)
 
 
 def rows_at_once(device_type: str, row_tokens: int, budget_tokens: int) -> int:
@@ -92,7 +87,7 @@ class InProcessSampler:
                 tokens, drawn = _draw(batch.logits, rows.at, rows.uniform(), settings)
                 # Of the token alone, which is at hand: its log-probability takes in the logits of the whole row.
                 if not np.isfinite(drawn[2]).all():
-                    raise NotFinite(_NOT_FINITE)
+                    raise NotFinite(NOT_FINITE)
                 ended = rows.write(drawn)
                 if ended.any():
                     yield from rows.finished(ended, self._policy.chat.decode)

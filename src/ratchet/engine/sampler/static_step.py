@@ -48,12 +48,9 @@ _ROWS_COMPARED = 8
 
 
 def buffer_shape(rows: int, end: int, present: tuple[int, int] = (0, 0)) -> tuple[int, int]:
-    """How many rows and columns the cache's buffers should have.
+    """How many rows and columns the cache's buffers should have, with room for 64 columns beyond ``end`` at least.
 
-    Args:
-        rows: How many are needed.
-        end: How many columns are in use; there will be room for 64 more at least.
-        present: What the buffers have. It stays where it is enough and not far too much.
+    ``present`` is what they have. It stays where it is enough and not far too much.
     """
     fitting_rows = static_rows(rows)
     fitting_columns = -(-(end + max(_COLUMNS, end // 4)) // _COLUMNS) * _COLUMNS
@@ -104,19 +101,12 @@ class Buffers(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What a step reads.
+    """What a step reads."""
 
-    Attributes:
-        tokens: (b,) on the device, the new ones of the live rows.
-        slots: (b,) on the CPU, the row of the cache of each.
-        lengths: (S,) on the CPU, tokens of each row of the cache with the new one, 1 where no live row is.
-        column: Where all rows write.
-    """
-
-    tokens: Tensor
-    slots: Tensor
-    lengths: Tensor
-    column: int
+    tokens: Tensor  # (b,) on the device, the new ones of the live rows
+    slots: Tensor  # (b,) on the CPU, the row of the cache of each
+    lengths: Tensor  # (S,) on the CPU, tokens of each row of the cache with the new one, 1 where no live row is
+    column: int  # where all rows write
 
 
 class StaticStep:
@@ -215,16 +205,8 @@ class CudaGraphs:
         return repeat
 
 
-def uncaptured(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Be a ``Capture`` without a graph: the step itself, wherever it runs."""
-    return step
-
-
 class StaticSteps:
-    """Whether a policy's steps are static: until the first one that cannot be captured or computes something else.
-
-    ``new_capture`` makes what captures the steps of one batch.
-    """
+    """Whether a policy's steps are static: until the first one that cannot be captured or computes something else."""
 
     def __init__(self, policy: Policy, new_capture: Callable[[], Capture]) -> None:
         self._policy = policy
@@ -277,11 +259,8 @@ class BatchSteps:
     ) -> Tensor | None:
         """Compute the next logits of the live rows, (b, V), or None where no static step can, now and ever after.
 
-        Args:
-            buffers: Returns the cache's of every layer, for a new step.
-            loaded: What the step reads.
-            plain: Computes the same by the plain step. Both write the same keys and values at the same column, so
-                one may follow the other.
+        ``buffers`` returns the cache's of every layer, for a new step. ``plain`` computes the same by the plain step:
+        both write the same keys and values at the same column, so one may follow the other.
         """
         if self._newest is None:
             try:
@@ -298,17 +277,3 @@ class BatchSteps:
         # A copy: the next step overwrites what it is taken from.
         logits = self._newest()[loaded.slots.to(self._policy.device)]
         return logits if self._steps.agree(logits, plain) else None
-
-
-__all__ = [
-    "BatchSteps",
-    "Buffers",
-    "Capture",
-    "CudaGraphs",
-    "Loaded",
-    "StaticStep",
-    "StaticSteps",
-    "buffer_shape",
-    "reason_against",
-    "uncaptured",
-]

@@ -309,6 +309,3 @@ class TransformersBatches:
 
     def rest(self) -> None:
         """Nothing is held between batches."""
-
-
-__all__ = ["TransformersBatch", "TransformersBatches"]

@@ -33,7 +33,7 @@ from safetensors.torch import load_file
 from ratchet.engine.distribution import SamplingSettings
 from ratchet.engine.memory import is_out_of_memory
 from ratchet.engine.policy import ADAPTER, Policy
-from ratchet.engine.sampler import Sampled, SampleRequest
+from ratchet.engine.sampler import NOT_FINITE, Sampled, SampleRequest
 from ratchet.errors import NotFinite, OutOfMemory, RatchetError, SamplerFailed
 from ratchet.files import disk_full_as_error
 from ratchet.models.adapter_files import ADAPTER_WEIGHTS
@@ -54,10 +54,6 @@ _ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the trainer's threads are not to be moved
 }
 _TRIES = 2
-_DRAWN_NOT_FINITE = (
-    "The model's output is not a finite number (NaN or infinity), so no token can be drawn. If training got it there, "
-    "choose a lower Learning rate; if it was so from the start, the base model is damaged."
-)
 _WITHOUT = "choose Generation backend in_process"
 
 
@@ -229,7 +225,7 @@ class VllmSampler:
         token_ids = tuple(output.token_ids)
         logprobs = tuple(at[token].logprob for token, at in zip(token_ids, output.logprobs, strict=True))
         if not all(map(math.isfinite, logprobs)):
-            raise NotFinite(_DRAWN_NOT_FINITE)
+            raise NotFinite(NOT_FINITE)
         stopped = token_ids[-1] in self._policy.chat.end_ids
         return Completion(
             token_ids=token_ids,

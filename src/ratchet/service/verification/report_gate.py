@@ -157,7 +157,7 @@ def confirmed(prepared: "Prepared", ask: AskToConfirm | None, on_progress: OnPro
     Raises:
         Conflict: there is no confirmation, or the report refuses the run.
     """
-    from ratchet.engine.report_identity import made_with
+    from ratchet.engine.report_sampling import made_with
 
     made = made_with(prepared)
     if found := _confirmation_for(made, prepared.config):
@@ -177,7 +177,7 @@ def _confirmation_for(made: CardSetup, config: RunConfig) -> Confirmation | None
     It is of the run's own report, or of one for the same verifier, data, base model and prompt: that of the base model
     alone, or the one of the run whose adapter this one continues from. What a report holds for stays what it was.
     """
-    from ratchet.engine.report_identity import report_key, set_up_key
+    from ratchet.engine.report_sampling import report_key, set_up_key
 
     key, base = report_key(made), set_up_key(made)
     for one in dict.fromkeys([key, base]):
@@ -238,7 +238,7 @@ def state(confirmation: Confirmation, config: RunConfig) -> str:
 
 def _stored_report(prepared: "Prepared") -> Report | None:
     """The report of a run that is there already, None where there is none or it was sampled otherwise."""
-    from ratchet.engine.report_identity import made_with, report_key
+    from ratchet.engine.report_sampling import made_with, report_key
 
     made = made_with(prepared)
     card = ReportFolder(report_key(made)).card()
