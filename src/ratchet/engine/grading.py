@@ -20,8 +20,6 @@ from ratchet.run.round_lines import watch_value
 from ratchet.verifiers.base import Verifier
 from ratchet.verifiers.reward import Shaping, length_factor
 
-# A verifier that fails on more than this share of what it was given is broken, whatever it says of the rest.
-
 
 @dataclass(frozen=True)
 class Grader:

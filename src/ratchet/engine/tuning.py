@@ -24,7 +24,6 @@ from ratchet.engine.given_answers import (
     GivenLoss,
     SftLoss,
     Share,
-    Tuning,
     add_output_layer,
     micro_batches,
     number_of_steps,
@@ -70,14 +69,20 @@ def train(
     Arguments and errors are those of ``rounds.train``; ``report`` is given the greedy answers to the validation sample
     where there is a verifier. ``on_step`` gets how many of the round's steps are done.
     """
-    settings = _settings(config)
+    settings = config.tuning
+    if settings is None:
+        raise ValueError("objective rl learns in rounds.py")
     loss = _loss(config, engine.policy)
     check = checker(why_stop)
+
+    def is_target_reached() -> bool:
+        return target_reached(progress.records[-1].best_accuracy, config.limits.target_percent)
+
     progress = resumed or round_zero(engine, task, report, lambda: _validated(config, engine, task, loss, 0, check)[0])
     rows = len(task.encoded)
     steps, rounds = number_of_steps(settings, rows), number_of_rounds(config, rows)
     for number in range(progress.rounds_done + 1, rounds + 1):
-        if _is_target_reached(config, progress):
+        if is_target_reached():
             return "target"
         if reason := why_stop("between"):
             return reason
@@ -111,17 +116,7 @@ def train(
             learned=sums.learned(tokens=tokens),
         )
         progress = reported(engine, task, progress, record, groups, report)
-    return "target" if _is_target_reached(config, progress) else "all_rounds"
-
-
-def _is_target_reached(config: RunConfig, progress: Progress) -> bool:
-    return target_reached(progress.records[-1].best_accuracy, config.limits.target_percent)
-
-
-def _settings(config: RunConfig) -> Tuning:
-    if config.tuning is None:
-        raise ValueError("objective rl learns in rounds.py")
-    return config.tuning
+    return "target" if is_target_reached() else "all_rounds"
 
 
 def _loss(config: RunConfig, policy: Policy) -> GivenLoss:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ratchet.config import RunConfig
+from ratchet.config import Quantization, RunConfig
 from ratchet.models.anatomy import Anatomy
 from ratchet.models.footprint import (
     COLUMN_BLOCK,
@@ -41,6 +41,7 @@ _GPU_LIBRARIES = 600_000_000
 # Buffers of the cache grow and move, and glibc's allocator keeps part of what they leave. Three models were measured to
 # take 1.3 (SmolLM2-135M), 2.5 and 3.3 times the cache; this lies in between.
 _CPU_CACHE_OVERHEAD = 2.7
+_FEWER_BITS: dict[Quantization, tuple[Quantization, ...]] = {"none": ("8bit", "4bit"), "8bit": ("4bit",), "4bit": ()}
 # Copies of a step's logits, (b, V), that drawing tokens makes in float32: scaled, exponentials, cumulative sums.
 _LOGIT_COPIES = 3
 
@@ -133,9 +134,13 @@ def _planned(asked: MemoryDemand, anatomy: Anatomy, device: str, kind: DeviceKin
     free = max(0, total_bytes - libraries - load.weight_bytes - 4 * load.adapter_weights)
     rl = asked.config.rl
     budgets = fitted(load, rl, total_bytes if kind == "cpu" else free, on_cpu=kind == "cpu")
-    always = {"libraries": libraries, "base model": load.weight_bytes, **_stacks(anatomy, load)}
+    always = {"libraries": libraries, "base model": load.weight_bytes}
+    if load.shape.own_decoder:  # copies beside the model, whose file stays mapped
+        always["stacked weights"] = anatomy.stacked * load.shape.width
+    # The KL term's reference takes nothing beside a new adapter, whose start is the base model alone.
+    start = 4 * load.adapter_weights if rl.beta > 0 and asked.config.start_from.adapter else 0
     # What the optimizer holds stays from the first update on, so later rounds sample and validate beside it.
-    learnt = {"adapter and optimizer": adapter_bytes(load.adapter_weights) + _start_copy(asked.config, load)}
+    learnt = {"adapter and optimizer": adapter_bytes(load.adapter_weights) + start}
     wanted = min(rl.prompts_per_round, asked.prompts) * rl.answers_per_prompt
     update = {**always, **learnt, "activations and logits": _update_bytes(load, budgets, asked)}
     phases = (
@@ -166,16 +171,6 @@ def _load(asked: MemoryDemand, anatomy: Anatomy, kind: DeviceKind) -> Load:
         longest_prompt=asked.longest_prompt,
         longest_answer=config.rl.max_answer_tokens,
     )
-
-
-def _stacks(anatomy: Anatomy, load: Load) -> dict[str, int]:
-    """What our own decoder holds beside the model: stacked copies, while the file stays mapped."""
-    return {"stacked weights": anatomy.stacked * load.shape.width} if load.shape.own_decoder else {}
-
-
-def _start_copy(config: RunConfig, load: Load) -> int:
-    """What the KL term's reference takes: nothing beside a new adapter, whose start is the base model alone."""
-    return 4 * load.adapter_weights if config.rl.beta > 0 and config.start_from.adapter else 0
 
 
 def _while_loading(config: RunConfig, anatomy: Anatomy, kind: DeviceKind) -> dict[str, int]:
@@ -256,7 +251,7 @@ def _changes(config: RunConfig, plan: MemoryEstimate) -> Iterator[tuple[Lower, R
         yield from _of_rl(config, "micro_batch_tokens", "Micro batch", _halves(plan.budgets.micro_batch_tokens, 64))
         if not plan.budgets.gradient_checkpointing:
             yield from _of_rl(config, "gradient_checkpointing", "Gradient checkpointing", ["on"])
-    for quantization in _fewer_bits(config):
+    for quantization in _FEWER_BITS[config.quantization]:
         changed = config.model_copy(update={"quantization": quantization})
         yield Lower("quantization", "Quantization", quantization), changed
     if name != "loading":
@@ -276,10 +271,6 @@ def _smaller_shares(config: RunConfig) -> Iterator[tuple[Lower, RunConfig]]:
             changed = config.sampler.model_copy(update={"gpu_memory_share": share})
             label = "Memory share of vLLM"
             yield Lower("sampler.gpu_memory_share", label, share), config.model_copy(update={"sampler": changed})
-
-
-def _fewer_bits(config: RunConfig) -> tuple[str, ...]:
-    return {"none": ("8bit", "4bit"), "8bit": ("4bit",), "4bit": ()}[config.quantization]
 
 
 def _halves(value: int, least: int) -> Iterator[int]:

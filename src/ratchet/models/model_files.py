@@ -219,31 +219,30 @@ def experts_in(settings: Mapping[str, Any]) -> int:
 
 
 def parameter_count(model: Place) -> int | None:
-    """How many weights a folder's safetensors hold, from their headers; None where there are none to read.
+    """How many weights a folder's safetensors hold; None where there are none to read.
 
     Weights that two layers share are stored, and counted, once.
     """
-    if model.gguf_file or model.is_on_hub:
-        return None
-    from huggingface_hub import get_local_safetensors_metadata
-
-    try:
-        return sum(get_local_safetensors_metadata(model.source).parameter_count.values())
-    except Exception:  # no safetensors, or damaged ones: loading them says how
-        return None
+    headers = _safetensors_headers(model)
+    return None if headers is None else sum(headers.parameter_count.values())
 
 
 def tensor_shapes(model: Place) -> dict[str, tuple[int, ...]]:
-    """The shapes of a folder's tensors by name, from their headers; none where there are none to read."""
+    """The shapes of a folder's tensors by name; none where there are none to read."""
+    headers = _safetensors_headers(model)
+    files = () if headers is None else headers.files_metadata.values()
+    return {name: tuple(tensor.shape) for file in files for name, tensor in file.tensors.items()}
+
+
+def _safetensors_headers(model: Place) -> Any:
     if model.gguf_file or model.is_on_hub:
-        return {}
+        return None
     from huggingface_hub import get_local_safetensors_metadata
 
     try:
-        files = get_local_safetensors_metadata(model.source).files_metadata.values()
+        return get_local_safetensors_metadata(model.source)
     except Exception:  # no safetensors, or damaged ones: loading them says how
-        return {}
-    return {name: tuple(tensor.shape) for file in files for name, tensor in file.tensors.items()}
+        return None
 
 
 def _smollm2() -> Place:
