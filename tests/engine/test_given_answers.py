@@ -318,8 +318,9 @@ def test_a_step_that_is_not_finite_is_left_out_and_two_in_a_row_end_the_run(monk
         return found
 
     def counted(learner, loss, step, rate, sums, check):
-        original(learner, loss, step, rate, sums, check)
+        tokens = original(learner, loss, step, rate, sums, check)
         broken.append(rate)
+        return tokens
 
     from ratchet.engine import tuning
 
