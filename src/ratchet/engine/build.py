@@ -101,7 +101,7 @@ def new_engine(
 ) -> Engine:
     """Return the engine of a run, with an optimizer that has seen nothing yet.
 
-    ``note`` is told, in a sentence, what a user should know of the sampler later on.
+    ``note`` gets, in a sentence, what a user should know of the sampler later on.
     """
     config = prepared.config
     if plan.forward.recompute and plan.forward.rows != "decoder":
