@@ -118,7 +118,7 @@ def make_sampler(
     """Return the sampler of a run, as chosen and stored; vLLM's engine itself starts with the first call.
 
     ``sampling_tokens``: prompt and answer tokens held at a time; ``window_tokens``: the longest prompt plus Max answer
-    tokens. ``note`` gets, in a sentence, when an engine had to be started again.
+    tokens. ``note`` gets a sentence when an engine had to be started again.
     """
     if backend == "in_process":
         return InProcessSampler(policy, sampling_tokens, batches_of(batches, policy))
