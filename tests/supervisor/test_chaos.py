@@ -107,15 +107,20 @@ def kill_at_random(nursery, folders, chance, all_ended, most):
     """Kill workers, schedulers and both until there were so many kills or everything has ended; count them by kind."""
     kills = Counter()
     scheduler = nursery.scheduler()
-    end = time.monotonic() + 200
+
+    def workers():
+        return [holder for folder in folders if (holder := folder.holder())]
+
+    end = time.monotonic() + 400
     while sum(kills.values()) < most and not all_ended():
         time.sleep(chance.uniform(0.02, 0.4))
         assert scheduler.is_alive(), "the scheduler ended by itself"
         assert time.monotonic() < end, "it takes too long"
         kind = chance.choice(["worker", "worker", "worker", "scheduler", "both"])
-        workers = [holder for folder in folders if (holder := folder.holder())]
-        if kind != "scheduler" and workers:
-            kills["worker"] += chance.choice(workers).signal(signal.SIGKILL)
+        if kind != "scheduler":  # on a busy machine the scheduler takes its time to start one
+            waited_for(lambda: workers() or all_ended(), 100)
+        if kind != "scheduler" and (found := workers()):
+            kills["worker"] += chance.choice(found).signal(signal.SIGKILL)
         if kind != "worker" and scheduler.is_alive():
             kills["scheduler"] += scheduler.signal(signal.SIGKILL)
             waited_for(lambda: not scheduler.is_alive(), 20)  # noqa: B023 - waited for before the next one
