@@ -80,9 +80,10 @@ def log_apart_from_times(folder):
 
 
 def journal(folder):
-    """Return the lines of a run's journal as they are written; a torn last one is left out."""
+    """Return the lines of a run's journal as they are written but for their checksums; a torn last one is left out."""
     content = folder.events_path.read_bytes() if folder.events_path.exists() else b""
-    return [json.loads(line) for line in content.split(b"\n")[:-1]]
+    events = [json.loads(line) for line in content.split(b"\n")[:-1]]
+    return [{name: value for name, value in event.items() if name != "crc"} for event in events]
 
 
 def records(folder):
@@ -99,5 +100,6 @@ def ended(folder):
 
 def keep_events(folder, wanted):
     """Cut the journal down to the events for which ``wanted`` holds, as if the others had never been written."""
-    events = [event for event in journal(folder) if wanted(event)]
+    kept = (event for event in journal(folder) if wanted(event))
+    events = [{**event, "seq": number} for number, event in enumerate(kept, 1)]
     folder.events_path.write_text("".join(json.dumps(event) + "\n" for event in events))

@@ -55,7 +55,7 @@ def test_an_event_of_an_older_version_is_read_and_written_with_the_same_bytes(li
 def test_what_is_left_out_of_an_event_is_left_out_of_its_line(tmp_path):
     written = append(tmp_path / "events.jsonl", Note(text="Mind the gap."))
     row = json.loads((tmp_path / "events.jsonl").read_text())
-    assert list(row) == ["seq", "at", "event", "text"]
+    assert list(row) == ["seq", "at", "event", "text", "crc"]
     assert (written.seq, written.at) == (row["seq"], row["at"])
 
 
@@ -74,6 +74,64 @@ def test_an_event_without_a_time_it_needs_is_damage(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"event": "started", "at": "yesterday"}\n')
     with pytest.raises(Conflict, match="damaged"):
         read_state(tmp_path / "events.jsonl")
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A journal of seven events."""
+    path = tmp_path / "events.jsonl"
+    for event in (RunStarted(), Planned(rounds=3), done(0), done(1), Note(text="one"), done(2), Note(text="two")):
+        append(path, event)
+    return path
+
+
+TORN = [b"\0" * 600, b"\xff\xfe\x80\n\xff", b"\xff\n\x80\r\n\n", b'{"seq": 8, "at": "2', b"\x80\n" * 3]
+
+
+@pytest.mark.parametrize("end", TORN, ids=["zeros", "bytes", "lines", "half", "more lines"])
+def test_whatever_a_crash_leaves_at_the_end_is_cut_off(written, end):
+    whole = written.read_bytes()
+    written.write_bytes(whole + end)
+    assert [event.seq for event, _ in read_from(written)] == list(range(1, 8))
+    assert append(written, Note(text="three")).seq == 8
+    assert written.read_bytes().startswith(whole)
+    assert [event.seq for event, _ in read_from(written)] == list(range(1, 9))
+
+
+def test_a_flipped_bit_in_any_text_is_damage_and_the_rest_is_whole(written):
+    lines = written.read_bytes().splitlines(keepends=True)
+    for place in range(len(lines)):
+        text = lines[place].replace(b"one", b"onf").replace(b"two", b"twp").replace(b"T", b"U", 1)
+        assert text != lines[place]
+        written.write_bytes(b"".join([*lines[:place], text, *lines[place + 1 :]]))
+        seen = []
+        with pytest.raises(Conflict, match=f"after event {place}:" if place else "at its first event:"):
+            seen.extend(event.seq for event, _ in read_from(written))
+        assert seen == list(range(1, place + 1))
+        with pytest.raises(Conflict, match="damaged"):
+            read_state(written)
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ([0, 1, 3, 4, 5, 6], "event 3 is missing"),
+        ([2, 3, 4, 5, 6], "events 1 to 2 are missing"),
+        ([0, 1, 2, 2, 3, 4, 5, 6], "event 3 is there twice"),
+    ],
+)
+def test_events_that_are_missing_are_named(written, kept, said):
+    lines = written.read_bytes().splitlines(keepends=True)
+    written.write_bytes(b"".join(lines[place] for place in kept))
+    with pytest.raises(Conflict, match=f"{said}. Put a copy of the file back"):
+        read_state(written)
+
+
+def test_lines_of_before_the_checksums_are_read_and_gone_on_from(written):
+    rows = [json.loads(line) for line in written.read_text().splitlines()]
+    written.write_text("".join(json.dumps({k: v for k, v in row.items() if k != "crc"}) + "\n" for row in rows))
+    assert append(written, Note(text="three")).seq == 8
+    assert read_state(written).rounds_done == 2
 
 
 def test_rounds_add_up_to_the_state_of_a_run():
