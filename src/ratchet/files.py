@@ -44,6 +44,22 @@ def models_home() -> Path:
     return ratchet_home() / "models"
 
 
+def make_folder(path: Path, *, private: bool = False) -> None:
+    """Make a folder that is not there, and those above it. Whatever the umask, nobody else may write in them.
+
+    Nobody else may even look into a private one, nor into ``RATCHET_HOME``.
+    """
+    home = ratchet_home()
+    for folder in (*reversed(path.parents), path):
+        if not folder.is_dir():
+            folder.mkdir(0o700 if folder == home or (private and folder == path) else 0o755, exist_ok=True)
+
+
+def own_opener(path: str, flags: int) -> int:
+    """For ``open``: whatever the umask, nobody else may write to a file that is made."""
+    return os.open(path, flags, 0o644)
+
+
 @contextmanager
 def disk_full_as_error(path: Path, advice: str = _DISK_ADVICE) -> Iterator[None]:
     """Turn "no space left" inside the block into DiskFull, which names the place."""

@@ -30,7 +30,7 @@ from ratchet.datasets.questions import Questions, absolute, of_table
 from ratchet.datasets.readers import SUFFIXES, table
 from ratchet.errors import IncompatibleData, InvalidSetting
 from ratchet.evaluation.benchmark import Harness
-from ratchet.files import FULL_DISK, disk_full_as_error, expanded
+from ratchet.files import FULL_DISK, disk_full_as_error, expanded, make_folder
 
 FILE = "benchmark.yaml"
 GROUND_TRUTH = "{ground_truth}"
@@ -249,7 +249,7 @@ def _unpack_all(archive: Path, folder: Path) -> None:
         for number, member in enumerate(members, start=1):
             target = folder / _path_of(archive, number, member)
             if member.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
+                make_folder(target)
             else:
                 left -= _unpacked(archive, opened, member, target, left)
 
@@ -267,7 +267,7 @@ def _path_of(archive: Path, number: int, member: zipfile.ZipInfo) -> PurePosixPa
 
 def _unpacked(archive: Path, opened: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, most_bytes: int) -> int:
     """Write a file of an archive and return how long it is, by what is written and not by what the archive claims."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     count = 0
     with opened.open(member) as packed, target.open("xb") as file:
         while chunk := packed.read(_CHUNK_BYTES):

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ratchet.errors import Conflict
-from ratchet.files import disk_full_as_error, sync_folder, unusable_as_error
+from ratchet.files import disk_full_as_error, make_folder, sync_folder, unusable_as_error
 
 _STAGING = ".import-"
 _HOME_ADVICE = "Set RATCHET_HOME to a folder that can be written to."
@@ -28,7 +28,7 @@ def staging(home: Path) -> Iterator[Path]:
         DiskFull: there is no room.
     """
     with unusable_as_error(home, _HOME_ADVICE), disk_full_as_error(home, _DISK_ADVICE):
-        home.mkdir(parents=True, exist_ok=True)
+        make_folder(home, private=True)
         home.chmod(0o700)
         _remove_abandoned(home)
         folder, descriptor = _locked_folder(home)
@@ -74,7 +74,7 @@ def _locked_folder(home: Path) -> tuple[Path, int]:
     """Make a folder and lock it while this process lives: such a folder is not abandoned."""
     while True:
         folder = home / f"{_STAGING}{secrets.token_hex(4)}"
-        folder.mkdir()
+        folder.mkdir(0o755)
         with suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY)
             fcntl.flock(descriptor, fcntl.LOCK_EX)

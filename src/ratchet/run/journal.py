@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from ratchet.errors import Conflict
-from ratchet.files import damage_as_error, disk_full_as_error
+from ratchet.files import damage_as_error, disk_full_as_error, own_opener
 from ratchet.run.events import Event, JournalEvent, UnknownEvent, parse_event
 from ratchet.run.state import RunState
 
@@ -33,7 +33,7 @@ def append(path: Path, event: _Written) -> _Written:
         DiskFull: there is no room.
         Conflict: the last event cannot be read.
     """
-    with disk_full_as_error(path.parent), path.open("a+b") as file:
+    with disk_full_as_error(path.parent), open(path, "a+b", opener=own_opener) as file:
         last, end = _last(path, file)
         stamp = {"seq": last + 1, "at": datetime.now(UTC).isoformat(timespec="milliseconds")}
         text = json.dumps({**stamp, "event": event.event, **event.fields()}, allow_nan=False).encode()

@@ -8,6 +8,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from ratchet.files import own_opener
+
 MAX_BYTES = 4 << 20
 KEPT = 2  # older parts beside the current one
 
@@ -23,9 +25,9 @@ def rotate(path: Path, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> None:
         for number in range(kept, 1, -1):
             with suppress(FileNotFoundError):
                 os.rename(_part(path, number - 1), _part(path, number))
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), path.open("rb") as file, open(_part(path, 1), "wb", opener=own_opener) as part:
             file.seek(-max_bytes, os.SEEK_END)
-            _part(path, 1).write_bytes(file.read(max_bytes))
+            part.write(file.read(max_bytes))
         os.truncate(path, 0)
     except OSError:
         return  # not there, or not ours

@@ -18,7 +18,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ratchet.errors import NotFound
-from ratchet.files import damage_as_error, disk_full_as_error, ratchet_home, unusable_as_error, write_atomically
+from ratchet.files import (
+    damage_as_error,
+    disk_full_as_error,
+    make_folder,
+    ratchet_home,
+    unusable_as_error,
+    write_atomically,
+)
 from ratchet.run.report_card import Confirmation, ReportCard
 
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -91,9 +98,8 @@ class ReportFolder:
         """Make the folder and keep other processes from writing to it: two runs may make the same report at once."""
         with unusable_as_error(self.path, _ADVICE):
             with disk_full_as_error(self.path):
-                ratchet_home().mkdir(parents=True, exist_ok=True)
                 for folder in (self.path.parent, self.path):
-                    folder.mkdir(mode=0o700, exist_ok=True)
+                    make_folder(folder, private=True)
                 lock = (self.path / ".lock").open("w")
             with lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)

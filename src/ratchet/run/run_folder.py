@@ -40,6 +40,8 @@ from ratchet.files import (
     damage_as_error,
     disk_full_as_error,
     expanded,
+    make_folder,
+    own_opener,
     ratchet_home,
     resolved,
     sync_folder,
@@ -130,7 +132,8 @@ class RunFolder:
         is_new = not path.exists()
         try:
             with disk_full_as_error(path):
-                folder.rollouts_path.mkdir(parents=True, mode=0o700)
+                make_folder(folder.path)
+                folder.rollouts_path.mkdir(0o700)
         except OSError as error:
             raise Conflict(f"The run folder {path} cannot be made: {error.strerror}. {advice}") from error
         folder._is_new_place = is_new
@@ -150,7 +153,7 @@ class RunFolder:
             if start is not None:
                 record["start"] = start.origin.model_dump(mode="json")
                 with disk_full_as_error(path):
-                    folder.start_path.mkdir()
+                    folder.start_path.mkdir(0o755)
                 for name, content in start.files.items():
                     write_atomically(folder.start_path / name, content)
             folder.write_run({**record, **report})
@@ -328,7 +331,8 @@ class RunFolder:
         """Keep a little room for the event that ends the run; without room for it the run does without."""
         with suppress(OSError):
             if not self._reserve_path.exists():
-                self._reserve_path.write_bytes(secrets.token_bytes(_RESERVE_BYTES))
+                with open(self._reserve_path, "wb", opener=own_opener) as file:
+                    file.write(secrets.token_bytes(_RESERVE_BYTES))
 
     def events(self) -> Iterator[Event | UnknownEvent]:
         """Yield the events written so far; a torn last line is left out."""
@@ -346,7 +350,7 @@ class RunFolder:
         """Append a line, numbers only, to the run's log."""
         stamp = datetime.now(UTC).isoformat(timespec="seconds")
         rotate(self.log_path)
-        with disk_full_as_error(self.path), self.log_path.open("a", encoding="utf-8") as file:
+        with disk_full_as_error(self.path), open(self.log_path, "a", encoding="utf-8", opener=own_opener) as file:
             file.write(f"{stamp} {line}\n")
 
     def rollouts_file(self, number: int) -> Path:
@@ -458,7 +462,7 @@ class RunFolder:
         shutil.rmtree(self._staged_adapter_path, ignore_errors=True)
         try:
             with disk_full_as_error(self.path):
-                self._staged_adapter_path.mkdir()
+                self._staged_adapter_path.mkdir(0o755)
             for name, content in files.items():
                 write_atomically(self._staged_adapter_path / name, content)
         except BaseException:

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from ratchet.errors import Conflict, InvalidSetting, NotFound
-from ratchet.files import disk_full_as_error, unusable_as_error
+from ratchet.files import disk_full_as_error, make_folder, unusable_as_error
 from ratchet.run.display import listed
 from ratchet.store.storage import VARIABLE, Storage
 
@@ -226,7 +226,7 @@ class ArtifactStore:
         with unusable_as_error(target, advice), disk_full_as_error(target, f"Free some space. {advice}"):
             if target.exists() and (not target.is_dir() or any(target.iterdir())):
                 raise Conflict(f"{target} already exists and is not empty. {advice}")
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary:
                 copy = Path(temporary) / "copy"
                 damaged = self._unchanged(run, lambda manifest: self._fetch_into(run, manifest, copy))
@@ -242,12 +242,12 @@ class ArtifactStore:
 
     def _fetch_into(self, run: str, manifest: Manifest, folder: Path) -> list[str]:
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        folder.mkdir(0o755)
         damaged = []
         for path in manifest:
             is_private = _is_private(path)
             target = folder / path
-            target.parent.mkdir(mode=0o700 if is_private else 0o777, parents=True, exist_ok=True)
+            make_folder(target.parent, private=is_private)
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if is_private else 0o644)
             with os.fdopen(descriptor, "wb") as file:
                 if self._is_damaged(run, path, manifest, file):

@@ -1,8 +1,9 @@
 """SQLite as our database: readers never wait (write-ahead log), writers wait for their turn."""
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from ratchet.errors import Conflict, DiskFull, RatchetError
-from ratchet.files import disk_full_as_error, unusable_as_error
+from ratchet.files import disk_full_as_error, make_folder, unusable_as_error
 
 _BUSY_SECONDS = 30  # how long a writer waits for its turn; a write takes milliseconds
 _HOME_ADVICE = "Set RATCHET_HOME to a folder that can be written to."
@@ -27,7 +28,10 @@ def engine(url: URL) -> sa.Engine:
     """
     file = Path(url.database or "")
     with unusable_as_error(file.parent, _HOME_ADVICE), disk_full_as_error(file, _HOME_ADVICE):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
+        with suppress(OSError):  # it is there, or SQLite says what is wrong with it
+            # Nobody else may read it. SQLite gives the files beside it the same mode.
+            os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     made = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
 
     @sa.event.listens_for(made, "connect")

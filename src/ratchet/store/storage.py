@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ratchet.errors import DiskFull, InvalidSetting, StorageUnavailable
-from ratchet.files import FULL_DISK, expanded, write_atomically
+from ratchet.files import FULL_DISK, expanded, make_folder, write_atomically
 
 VARIABLE = "RATCHET_ARTIFACTS"
 
@@ -92,7 +92,7 @@ class Storage:
             path = self._path(name)
             if self._is_local:
                 self._check_root()
-                Path(path).parent.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+                make_folder(Path(path).parent, private=private)
             target = self._fs.open(path, "wb")
             try:
                 for piece in pieces:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ratchet.errors import Conflict
-from ratchet.files import disk_full_as_error, ratchet_home, unusable_as_error, write_atomically
+from ratchet.files import disk_full_as_error, make_folder, ratchet_home, unusable_as_error, write_atomically
 from ratchet.run import run_lock
 
 _HOME_ADVICE = "Set RATCHET_HOME to a folder that can be written to."
@@ -36,8 +36,7 @@ class SchedulerHome:
             DiskFull: there is no room.
         """
         with unusable_as_error(self.path, _HOME_ADVICE), disk_full_as_error(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.log_path.parent.mkdir(exist_ok=True)
+            make_folder(self.log_path.parent)
             descriptor = run_lock.take(self.lock_path)
         if descriptor is None:
             other = run_lock.holder(self.lock_path)

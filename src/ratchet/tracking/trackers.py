@@ -155,7 +155,7 @@ class _Mlflow:
         from mlflow.tracking import MlflowClient
 
         folder = run.place / "mlflow"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(0o755, exist_ok=True)
         own = f"sqlite:///{folder / 'mlflow.db'}"
         is_own = not os.environ.get("MLFLOW_TRACKING_URI")
         self._client = MlflowClient(tracking_uri=own if is_own else None)

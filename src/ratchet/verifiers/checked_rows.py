@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ratchet.files import ratchet_home
+from ratchet.files import make_folder, ratchet_home
 
 
 class CheckedRows:
@@ -39,7 +39,7 @@ class CheckedRows:
         """Remember that it passed."""
         self._known[key] = found
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             # One write of one short line: processes that append at once do not tear each other's.
             with self._path.open("a", encoding="ascii") as file:
                 file.write(f"{key} {json.dumps(found)}\n")

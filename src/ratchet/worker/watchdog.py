@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ratchet.files import own_opener
 from ratchet.run.display import counted
 from ratchet.run.end_stalled_run import close_stalled_run
 from ratchet.run.events import PHASE_WORDS, Event, Listener, RoundDone, RunEnded, RunPhase, Saving
@@ -196,7 +197,8 @@ class Heartbeat:
         temporary = path.with_name(f".{path.name}.tmp")
         # Not synced: after a reboot nobody asks what a process that is gone was at. A full disk ends no run by this.
         with suppress(OSError):
-            temporary.write_text(json.dumps(content), encoding="utf-8")
+            with open(temporary, "w", encoding="utf-8", opener=own_opener) as file:
+                file.write(json.dumps(content))
             os.rename(temporary, path)
 
     def _on_event(self, event: Event) -> None:

@@ -355,7 +355,7 @@ def write_adapter(path: Path, files: dict[str, bytes]) -> None:
         DiskFull: it has no room.
     """
     with disk_full_as_error(path):
-        path.mkdir()
+        path.mkdir(0o700)
         for name, content in files.items():
             (path / name).write_bytes(content)
     if any((path / name).read_bytes() != content for name, content in files.items()):
