@@ -161,7 +161,7 @@ START_UPS = [
     "import ratchet.supervisor.scheduler, ratchet.server",
     "import ratchet.service.runs.run_plan, ratchet.service.runs.follow, ratchet.service.runs.round_history, ratchet.service.runs.derived_runs",
     "import ratchet.cli.plan_commands, ratchet.cli.follow_commands, ratchet.cli.run_commands, ratchet.cli.run_output, ratchet.cli.live",
-    "import ratchet.store, ratchet.store.artifact_store, ratchet.service.adapters.run_files",
+    "import ratchet.store, ratchet.store.artifact_store, ratchet.service.runs.run_files",
 ]
 HEAVY_AT_START = [
     *("torch", "transformers", "peft", "datasets", "fastapi", "starlette", "matplotlib", "sympy", "sqlalchemy"),

@@ -33,7 +33,7 @@ FORMER_NAMES = {
     "service/evaluations/evaluation_setup.py": "worked_examples",
     "service/jobs/loops.py": "sealed",
     "service/reports/report_page.py": "worked_examples",
-    "supervisor/scheduler_home.py": "keeper",
+    "supervisor/scheduler.py": "keeper",
 }
 
 # What is not written, as a pattern, and what is written instead.

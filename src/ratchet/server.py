@@ -16,8 +16,7 @@ from ratchet.errors import InvalidSetting, RatchetError
 from ratchet.service.jobs.conductor import Conductor, stop_followed
 from ratchet.service.runs.registry import all_runs, open_store
 from ratchet.supervisor.executors import Executor
-from ratchet.supervisor.scheduler import Pace, Scheduler
-from ratchet.supervisor.scheduler_home import SchedulerHome
+from ratchet.supervisor.scheduler import Pace, Scheduler, SchedulerHome
 from ratchet.supervisor.slots import find_slots
 from ratchet.supervisor.warm_start import WarmExecutor
 

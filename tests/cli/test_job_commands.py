@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from ratchet.supervisor.scheduler_home import SchedulerHome
+from ratchet.supervisor.scheduler import SchedulerHome
 
 from ..conducted import (
     CONFIRMED,

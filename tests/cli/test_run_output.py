@@ -13,7 +13,7 @@ from ratchet.cli.run_output import rounds_table
 from ratchet.run.records import Learned, RoundRecord, Seconds, Validation
 from ratchet.run.round_lines import log_line
 from ratchet.run.run_folder import RunFolder
-from ratchet.service.runs import learning_curve
+from ratchet.service.runs import round_history
 
 from ..small_runs import ended, flags
 
@@ -103,7 +103,7 @@ def test_machines_are_told_before_the_curve_is_drawn_and_a_curve_is_whole_or_not
     def killed(*_):
         raise Killed
 
-    monkeypatch.setattr(learning_curve, "write_atomically", killed)
+    monkeypatch.setattr(round_history, "write_atomically", killed)
     monkeypatch.setattr(sys, "argv", ["ratchet", "train", *flags(rounds=1), "--out", str(tmp_path / "run"), "--json"])
     with pytest.raises(Killed):
         command_line.ratchet.main(standalone_mode=False)

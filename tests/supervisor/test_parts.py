@@ -17,9 +17,8 @@ from ratchet.run.events import RoundDone, RunEnded
 from ratchet.run.log_files import rotate
 from ratchet.run.processes import Process
 from ratchet.run.run_folder import RunFolder
-from ratchet.supervisor.deaths import MemoryKills, death
-from ratchet.supervisor.executors import directory_of
-from ratchet.supervisor.scheduler_home import SchedulerHome
+from ratchet.supervisor.executors import MemoryKills, death, directory_of
+from ratchet.supervisor.scheduler import SchedulerHome
 from ratchet.supervisor.slots import Slot, environment_of, find_slots, fits
 
 from ..small_runs import journal

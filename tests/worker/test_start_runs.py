@@ -14,7 +14,7 @@ from ratchet.files import ratchet_home
 from ratchet.models.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_adapter, weights_sha256
 from ratchet.readiness.start_adapter import with_start
 from ratchet.run.run_folder import RunFolder
-from ratchet.service.adapters.adapter_catalogue import list_adapters, show_adapter
+from ratchet.service.runs.run_files import list_adapters, show_adapter
 from ratchet.worker import Listener
 
 from ..adapters import TINY, by_peft, finished_run, tiny_adapter

@@ -17,7 +17,7 @@ from ratchet.readiness import check
 from ratchet.run.records import RoundRecord
 from ratchet.run.run_folder import RunFolder
 from ratchet.tracking import is_installed
-from ratchet.tracking.sent import numbers_of, settings_of
+from ratchet.tracking.trackers import numbers_of, settings_of
 from ratchet.worker import Listener, tracker_processes
 
 from ..small_runs import SMALL, adapter_bytes, ended, journal, records

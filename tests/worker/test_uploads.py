@@ -14,7 +14,7 @@ from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.run.events import RoundDone, RunEnded
 from ratchet.run.records import RoundRecord, Seconds, Validation
 from ratchet.run.run_folder import RunFolder
-from ratchet.service.adapters.run_files import fetch_run, upload_run
+from ratchet.service.runs.run_files import fetch_run, upload_run
 from ratchet.service.runs.start_checks import check_run
 from ratchet.store import Database, RunStore
 from ratchet.store.artifact_store import ArtifactStore, files_of

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from ratchet.cli.options import PATH, json_option, run_argument
 from ratchet.cli.output import emit, print_fields, table
-from ratchet.service.adapters.adapter_catalogue import ListedAdapter, list_adapters, show_adapter
-from ratchet.service.adapters.run_files import Transfer, fetch_run, upload_run
+from ratchet.service.runs.run_files import ListedAdapter, Transfer, fetch_run, list_adapters, show_adapter, upload_run
 
 _DIGITS = 12
 

@@ -26,9 +26,8 @@ from ratchet.evaluation.benchmark import BenchmarkSpec, Harness
 from ratchet.run.display import whole
 from ratchet.run.records import Prompt
 from ratchet.service.evaluations import benchmarks
-from ratchet.service.evaluations.benchmarks import AddedBenchmark, ListedBenchmark, StoredBenchmark
+from ratchet.service.evaluations.benchmarks import AddedBenchmark, ListedBenchmark, StoredBenchmark, plan_power
 from ratchet.service.evaluations.evaluation_catalogue import leaderboard as ranked_evaluations
-from ratchet.service.evaluations.power_planning import plan_power
 
 _DIGITS = 12
 _AS_RUN = "as the evaluated model's own run"

@@ -168,7 +168,7 @@ def check(reference: str, config: Path | None, as_json: bool, flags: dict[str, s
 
     Every ground truth must be gradable, and no prompt may appear in two splits.
     """
-    from ratchet.service.data.dataset_checks import check_dataset  # loads verifiers and readiness checks
+    from ratchet.service.verification.grade_rows import check_dataset  # loads verifiers and readiness checks
 
     checked = check_dataset(reference, verifier_settings(config, flags))
 

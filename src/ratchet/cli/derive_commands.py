@@ -19,7 +19,7 @@ from ratchet.cli.output import emit
 from ratchet.cli.starting import launch
 from ratchet.config.config_text import as_yaml
 from ratchet.service.runs import derived_runs
-from ratchet.service.runs.allowed_actions import commands
+from ratchet.service.runs.runs import commands
 from ratchet.store import StoredRun
 
 

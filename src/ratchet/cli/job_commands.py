@@ -22,7 +22,7 @@ from ratchet.cli.starting import tell_without_scheduler
 from ratchet.server import serve_runs
 from ratchet.service.jobs import job_settings
 from ratchet.service.jobs.conductor import Job, find_job, list_jobs, stop_job
-from ratchet.supervisor.scheduler_home import SchedulerHome
+from ratchet.supervisor.scheduler import SchedulerHome
 
 Found = TypeVar("Found", bound=Job)
 _POLL_SECONDS = 1.0

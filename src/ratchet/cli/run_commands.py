@@ -22,8 +22,7 @@ from ratchet.cli.run_output import (
 )
 from ratchet.errors import Conflict, NotFound
 from ratchet.run.endings import RunStatus
-from ratchet.service.runs.allowed_actions import commands
-from ratchet.service.runs.runs import ListedRun, RunSummary
+from ratchet.service.runs.runs import ListedRun, RunSummary, commands
 
 _STATUSES = [*get_args(RunStatus), "interrupted"]
 RUN_COMMANDS = {

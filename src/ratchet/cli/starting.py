@@ -21,9 +21,9 @@ from ratchet.run.endings import ENDINGS
 from ratchet.run.events import RunEnded
 from ratchet.run.records import RunResult
 from ratchet.service import Launch, Queued
-from ratchet.service.runs.learning_curve import draw_curve
 from ratchet.service.runs.registry import Origin
-from ratchet.supervisor.scheduler_home import SchedulerHome
+from ratchet.service.runs.round_history import draw_curve
+from ratchet.supervisor.scheduler import SchedulerHome
 
 NO_SCHEDULER = "The scheduler is not running. Start it: ratchet serve"
 

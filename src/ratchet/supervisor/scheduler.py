@@ -3,37 +3,45 @@
 One pass after another (``step``), each from the present state of the database, the run folders and the system. What is
 remembered between two passes only saves look-ups or counts time, so that the scheduler may be killed at any moment: the
 next one continues from the same files. A worker lives as long as its folder's lock is held, which is from before it is
-started until it is gone. Workers are in sessions of their own and outlive the scheduler.
+started until it is gone. Workers are in sessions of their own and outlive the scheduler. There is one scheduler for a
+RATCHET_HOME (``SchedulerHome``), with a name among those that share a database.
 """
 
 import json
 import logging
+import os
+import re
+import secrets
 import signal
+import socket
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import Conflict, RatchetError
-from ratchet.files import check_room
+from ratchet.files import check_room, disk_full_as_error, make_folder, ratchet_home, unusable_as_error, write_atomically
+from ratchet.run import run_lock
 from ratchet.run.display import counted
 from ratchet.run.end_stalled_run import close_stalled_run
 from ratchet.run.endings import AT_WORK, ENDS, Ending
 from ratchet.run.processes import Process
 from ratchet.run.run_folder import RunFolder
-from ratchet.supervisor.deaths import Death, MemoryKills, death
-from ratchet.supervisor.executors import Executor, Worker, ended
+from ratchet.supervisor.executors import Death, Executor, MemoryKills, Worker, death, ended
 from ratchet.supervisor.ingest import ingest
 from ratchet.supervisor.slots import Slot, environment_of, fits
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
 
+
 log = logging.getLogger(__name__)
 
 _ROOM_BYTES = 8 << 20  # without so much a worker could not even say that the disk is full
+_HOME_ADVICE = "Set RATCHET_HOME to a folder that can be written to."
 
 
 @dataclass(frozen=True)
@@ -327,3 +335,52 @@ def _progress(folder: RunFolder) -> int | None:
 
 def _ordinal(number: int) -> str:
     return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+class SchedulerHome:
+    """The scheduler's files in a RATCHET_HOME: its lock, its name, its log. They keep the names of version 0.1."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or ratchet_home()
+        self.lock_path = self.path / "keeper.lock"
+        self.name_path = self.path / "keeper-name"
+        self.log_path = self.path / "logs" / "keeper.log"
+
+    @contextmanager
+    def held(self) -> Iterator[str]:
+        """Hold the scheduler's lock of this home inside the block; yield the scheduler's name.
+
+        The name stays the same over restarts, even if the host name changes: by it the scheduler knows which runs of a
+        shared database are its own.
+
+        Raises:
+            Conflict: another process is, or the home cannot be written to.
+            DiskFull: there is no room.
+        """
+        with unusable_as_error(self.path, _HOME_ADVICE), disk_full_as_error(self.path):
+            make_folder(self.log_path.parent)
+            descriptor = run_lock.take(self.lock_path)
+        if descriptor is None:
+            other = run_lock.holder(self.lock_path)
+            who = f" (process {other.pid})" if other else ""
+            raise Conflict(
+                f"A scheduler is already running for {self.path}{who} and starts what is queued. For a second one, set "
+                "RATCHET_HOME to another folder."
+            )
+        try:
+            run_lock.write_holder(descriptor)
+            yield self._name()
+        finally:
+            os.close(descriptor)
+
+    def is_held(self) -> bool:
+        """Whether a scheduler is running for this home."""
+        return run_lock.is_taken(self.lock_path)
+
+    def _name(self) -> str:
+        if self.name_path.exists():
+            return self.name_path.read_text(encoding="utf-8").strip()
+        machine = re.sub(r"[^\w.-]", "-", socket.gethostname())[:60] or "machine"
+        name = f"{machine}-{secrets.token_hex(2)}"
+        write_atomically(self.name_path, name.encode())
+        return name

@@ -16,8 +16,7 @@ from ratchet.files import write_atomically
 from ratchet.run.events import RoundDone
 from ratchet.run.journal import read_from
 from ratchet.run.run_folder import RunFolder
-from ratchet.tracking.sent import numbers_of, settings_of
-from ratchet.tracking.trackers import TrackedRun, Tracking, opened
+from ratchet.tracking.trackers import TrackedRun, Tracking, numbers_of, opened, settings_of
 
 _POLL_SECONDS = 0.5
 _SUCCEEDED = ("completed", "stopped_early")

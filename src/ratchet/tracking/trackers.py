@@ -1,18 +1,37 @@
-"""The four trackers, behind one protocol. Each library is imported by the tracker that needs it, and by no other.
+"""The four trackers behind one protocol, and what they are sent: flat names, plain values, no texts of rows.
 
-Where a library's own environment variables name a place or a server, that is where numbers go; else into the run
-folder. A run that is resumed continues the same tracked run: ``last_round`` says how far it is.
+Each library is imported by the tracker that needs it, and by no other. Where its own environment variables name a place
+or a server, that is where numbers go; else into the run folder. A run that is resumed continues the same tracked run:
+``last_round`` says how far it is.
 """
 
+import json
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
-from ratchet.config import Tracker
+from ratchet.config import RunConfig, Tracker
+from ratchet.run.records import RoundRecord
 
 Settings = Mapping[str, str | int | float | bool]
+# Written by people for the model, or worth an answer: none of a tracker's business. Under these names, anywhere below.
+_TEXTS = {
+    "prompt": {"system_prompt", "few_shot_examples", "template_options"},
+    "verifier": {"source", "labels", "schema", "json_schema"},
+    "watch": {"source", "labels", "schema", "json_schema"},
+    "reward": {"format_reason", "format_pattern"},
+}
+_LONGEST_SETTING = 200  # characters; MLflow refuses what is much longer
+_LONGEST_NAME = 200
+# What MLflow takes in a name, the strictest of the four; a verifier may call its parts anything.
+_UNUSUAL = re.compile(r"[^\w\-./ ]", re.ASCII)
+# No measures: they place a number, or come apart from it.
+_LEFT_OUT = {"round", "prompt_ids", "best_round", "best_accuracy", "groups", "informative_groups"}
+_SECTIONS = {"learned": "update", "watch_failures": "watch_failed", "failures": "failed"}
 
 
 @dataclass(frozen=True)
@@ -217,3 +236,48 @@ def environment(place: Path) -> dict[str, str]:
         "GRADIO_ANALYTICS_ENABLED": "False",
     }
     return ours | dict(os.environ)
+
+
+def numbers_of(record: RoundRecord) -> dict[str, float]:
+    """A round's numbers by name, such as ``reward``, ``validation/accuracy`` and ``update/loss``."""
+    found = dict(_numbers("", record.model_dump(mode="json", exclude=_LEFT_OUT)))
+    found["best/round"] = float(record.best_round)
+    if record.best_accuracy is not None:
+        found["best/accuracy"] = record.best_accuracy
+    if record.groups:
+        found["signal"] = record.signal_fraction
+    return {_name(name): value for name, value in found.items() if isfinite(value)}
+
+
+def _numbers(place: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in fields.items():
+        where = f"{place}{_SECTIONS.get(name, name)}"
+        if isinstance(value, Mapping):
+            yield from _numbers(f"{where}/", value)
+        elif isinstance(value, int | float):
+            yield where, float(value)
+
+
+def _name(name: str) -> str:
+    return _UNUSUAL.sub("_", name)[:_LONGEST_NAME]
+
+
+def settings_of(config: RunConfig) -> dict[str, str | int | float | bool]:
+    """A run's settings by dotted key; without texts, and without those that are empty or long."""
+    fields = config.model_dump(mode="json", exclude={"given"})
+    return {_name(key): value for section in fields for key, value in _settings(section, section, fields[section])}
+
+
+def _settings(section: str, key: str, value: Any) -> Iterator[tuple[str, str | int | float | bool]]:
+    if key.rpartition(".")[2] in _TEXTS.get(section, ()) or value is None:
+        return
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _settings(section, f"{key}.{name}", inner)
+    elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+        for number, inner in enumerate(value):
+            yield from _settings(section, f"{key}.{number}", inner)
+    else:
+        plain = json.dumps(value) if isinstance(value, list) else value
+        if not isinstance(plain, str) or 0 < len(plain) <= _LONGEST_SETTING:
+            yield key, plain

@@ -9,7 +9,7 @@ from ratchet.datasets.importing import ImportSettings
 from ratchet.datasets.version_folders import versions_home
 from ratchet.errors import IncompatibleData, InvalidSetting, NotFound
 from ratchet.service.data import datasets
-from ratchet.service.data.dataset_checks import check_dataset
+from ratchet.service.verification.grade_rows import check_dataset
 
 
 def write(path, rows):

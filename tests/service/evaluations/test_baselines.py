@@ -20,9 +20,9 @@ from ratchet.run.run_folder import RunFolder
 from ratchet.service.data import datasets
 from ratchet.service.data.datasets import with_version
 from ratchet.service.evaluations import benchmarks, evaluation_catalogue, evaluations
-from ratchet.service.evaluations.baselines import with_baseline
 from ratchet.service.evaluations.benchmarks import Choices
 from ratchet.service.evaluations.evaluations import evaluate
+from ratchet.service.runs.start_checks import with_baseline
 from ratchet.service.verification.report_gate import Consent
 
 from ...small_evaluations import few, request

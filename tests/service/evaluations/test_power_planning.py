@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ratchet.errors import InvalidSetting
-from ratchet.service.evaluations.power_planning import plan_power
+from ratchet.service.evaluations.benchmarks import plan_power
 
 
 @pytest.mark.parametrize(("points", "shown"), [(0.0001, "0.0001"), (0.0005, "0.0005")])

@@ -10,8 +10,13 @@ from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound
 from ratchet.files import ratchet_home
 from ratchet.service.evaluations.evaluation_catalogue import find_evaluation
 from ratchet.service.jobs import experiments
-from ratchet.service.jobs.experiment_checks import refuse_other_baseline
-from ratchet.service.jobs.experiments import baselines_of, create_experiment, first_table, replication_of
+from ratchet.service.jobs.experiments import (
+    baselines_of,
+    create_experiment,
+    first_table,
+    refuse_other_baseline,
+    replication_of,
+)
 from tests.adapters import TINY
 from tests.conducted import (
     CONFIRMED,

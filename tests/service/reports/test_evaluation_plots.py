@@ -4,7 +4,6 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
-from ratchet.service.reports.drawing import FILE, PAGE, png, svg
 from ratchet.service.reports.evaluation_plots import (
     RoundBar,
     band_rows,
@@ -18,6 +17,7 @@ from ratchet.service.reports.evaluation_plots import (
     write_comparison_chart,
     write_loop_chart,
 )
+from ratchet.service.reports.pages import FILE, PAGE, png, svg
 
 from ...evaluation_samples import HOSTILE, loop_view, questions, score, side_by_side
 

@@ -11,8 +11,8 @@ from ratchet.errors import Conflict, InvalidSetting, NotFound
 from ratchet.run.events import RunEnded, RunStarted
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs import derived_runs
-from ratchet.service.runs.allowed_actions import possible, refuse
 from ratchet.service.runs.registry import Origin, new_run
+from ratchet.service.runs.runs import possible, refuse
 from ratchet.store import Database, RunStore
 
 from ...small_runs import adapter_bytes, ended, journal, records, small

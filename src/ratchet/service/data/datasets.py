@@ -1,5 +1,6 @@
-"""Datasets: add a version, list, show, and find the version that a run means. Checks are in ``dataset_checks.py``."""
+"""Datasets: add a version, list, show, and find the version that a run means by NAME or NAME@VERSION."""
 
+import re
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from ratchet.datasets.splits import PathData
 from ratchet.datasets.tables import hub_commit, is_hub_id
 from ratchet.datasets.version_folders import SplitRecord, read_manifest, read_rows, usability
 from ratchet.errors import InvalidSetting
-from ratchet.service.data.version_names import checked_name, named_version
 
 if TYPE_CHECKING:
     from ratchet.store import StoredDataset
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -153,3 +155,46 @@ def _summary(stored: "StoredDataset", notes: tuple[str, ...] = ()) -> DatasetSum
         notes=notes or tuple(usability(content.rows)),
         is_new=stored.is_new,
     )
+
+
+def checked_name(name: str) -> str:
+    """Check and return the name of a dataset or metric.
+
+    Raises:
+        InvalidSetting: it may not.
+    """
+    if _NAME.fullmatch(name) is None:
+        shown = name if len(name) <= 100 else f"{name[:97]}..."
+        raise InvalidSetting(
+            f"Name is {shown!r}; it must be up to 100 letters, digits, dots, hyphens and underscores, and begin with a "
+            "letter or a digit.",
+            "name",
+        )
+    return name
+
+
+def named_version(what: str, reference: str, version: int | None) -> tuple[str, int | None]:
+    """The name and the version of NAME or NAME@VERSION where the version may also be given by itself.
+
+    Raises:
+        InvalidSetting: what follows the @ is no version number, or another one than the one given; ``what`` says of
+            what kind of thing.
+    """
+    name, number = parsed_reference(reference)
+    if number is not None and version not in (None, number):
+        raise InvalidSetting(f"{what} {reference} and version {version} are two versions. Leave one of them out.")
+    return name, number if version is None else version
+
+
+def parsed_reference(reference: str) -> tuple[str, int | None]:
+    """The name and the version of NAME or NAME@VERSION.
+
+    Raises:
+        InvalidSetting: what follows the @ is no version number.
+    """
+    name, at, version = reference.partition("@")
+    if not at:
+        return name, None
+    if re.fullmatch(r"v?[1-9][0-9]{0,8}", version) is None:
+        raise InvalidSetting(f"{reference} names no version: write a number after the @, such as {name}@2.")
+    return name, int(version.removeprefix("v"))

@@ -26,7 +26,7 @@ from ratchet.datasets.questions import Questions
 from ratchet.errors import InvalidSetting, NotFound
 from ratchet.evaluation.benchmark import BenchmarkSource, BenchmarkSpec, Harness
 from ratchet.readiness.benchmark_checks import check_questions, reference_solutions, score_columns
-from ratchet.service.data.version_names import checked_name
+from ratchet.service.data.datasets import checked_name
 from ratchet.service.verification.user_metrics import add as add_metric
 from ratchet.service.verification.user_metrics import show as show_metric
 from ratchet.service.verification.user_metrics import with_source

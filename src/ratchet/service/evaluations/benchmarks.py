@@ -1,4 +1,4 @@
-"""Benchmarks: create one from a dataset, a bundle or a built-in, find, list, show and remove them.
+"""Benchmarks: create one from a dataset, a bundle or a built-in, find, list, show and remove them; plan their size.
 
 One is stored only after its questions were checked, see ``benchmark_setup.py``. Built-in ones are created on first use.
 """
@@ -27,21 +27,25 @@ from ratchet.datasets.questions import Questions
 from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, NotFound, RatchetError
 from ratchet.evaluation.benchmark import BenchmarkSpec
 from ratchet.run.records import Prompt
+from ratchet.service.data.datasets import checked_name
 from ratchet.service.data.datasets import show as show_dataset
-from ratchet.service.data.version_names import checked_name
 from ratchet.service.evaluations.benchmark_setup import AddedBenchmark as AddedBenchmark
 from ratchet.service.evaluations.benchmark_setup import BenchmarkSetup, create_benchmark, stored
 from ratchet.service.evaluations.benchmark_setup import Choices as Choices
 from ratchet.service.evaluations.benchmark_setup import StoredBenchmark as StoredBenchmark
 from ratchet.service.verification.user_metrics import source_of
+from ratchet.stats import expected_discordance, power_of, questions_to_detect, smallest_gain
+from ratchet.stats.power import MOST_QUESTIONS
 
 if TYPE_CHECKING:
     from ratchet.store.version_rows import BenchmarkEntry
+
 
 # Settings of Math Pairs that a benchmark has; a benchmark's problems are never trained on, so it has no others.
 MATH_PAIRS_SETTINGS = ("pairs", "smallest", "largest", "seed", "heldout")
 _HASH = re.compile("[0-9a-f]{8,64}")
 _WHOLE_HASH = 64
+_POINTS = 100.0
 
 
 @dataclass(frozen=True)
@@ -318,3 +322,64 @@ def _removed(content_hash: str) -> StoredBenchmark:
     except OSError as error:
         raise Conflict(f"The questions of benchmark {spec.name} are missing. Add it again.") from error
     return StoredBenchmark(spec, content_hash, datetime.fromtimestamp(made, UTC))
+
+
+@dataclass(frozen=True)
+class PowerPlan:
+    """What it takes to detect a gain. Shares are of 0..1.
+
+    Attributes:
+        base: Accuracy that is assumed of the model there is.
+        gain: The gain that is asked about.
+        needed: Questions that find it in four of five evaluations.
+        needed_at_worst: The same if answers of the two had nothing to do with one another.
+        questions: How many there are, None where no number was given.
+        chance: How likely that many find the gain.
+        smallest: The smallest gain that they find in four of five evaluations, None where none is small enough.
+    """
+
+    base: float
+    gain: float
+    needed: int
+    needed_at_worst: int
+    questions: int | None = None
+    chance: float | None = None
+    smallest: float | None = None
+
+
+def plan_power(
+    gain_points: float, base_percent: float, questions: int | None = None, benchmark: str | None = None
+) -> PowerPlan:
+    """What it takes to detect a gain of so many percentage points over a model of that accuracy.
+
+    Raises:
+        NotFound: there is no such benchmark.
+        InvalidSetting: the numbers do not go together.
+    """
+    gain, base = gain_points / _POINTS, base_percent / _POINTS
+    if not 0 < gain <= 1 or not 0 <= base <= 1 or base + gain > 1:
+        raise InvalidSetting(
+            f"A gain of {gain_points:g} points over {base_percent:g} percent is impossible. Give a gain above 0 that "
+            "ends at 100 percent or less.",
+            "gain",
+        )
+    if benchmark is not None:
+        if questions is not None:
+            raise InvalidSetting("Give a number of questions or a benchmark, which has one.", "questions")
+        questions = find_benchmark(benchmark).spec.questions
+    if questions is not None and questions < 1:
+        raise InvalidSetting(f"The number of questions is {questions}. Give 1 or more.", "questions")
+    usual, worst = expected_discordance(base, gain), expected_discordance(base, gain, 0.0)
+    try:
+        needed, at_worst = questions_to_detect(gain, usual), questions_to_detect(gain, worst)
+    except ValueError as error:
+        raise InvalidSetting(
+            f"A gain of {gain_points:g} points over {base_percent:g} percent takes more than {MOST_QUESTIONS:,} "
+            "questions to detect. Give a larger gain.",
+            "gain",
+        ) from error
+    if questions is None:
+        return PowerPlan(base, gain, needed, at_worst)
+    return PowerPlan(
+        base, gain, needed, at_worst, questions, power_of(questions, gain, usual), smallest_gain(questions, base)
+    )

@@ -2,6 +2,9 @@
 
 An experiment is a row with its spec and a status; what it has done is read from the runs and evaluations that name it
 as their owner (``job_steps.py``). ``conductor.py`` carries it out.
+
+Parts that do not fit together are refused before anything is measured: a difference measures the training only if both
+sides have one base model, and the left one is what was trained from.
 """
 
 import json
@@ -10,37 +13,34 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ratchet.config import StartSettings
+from ratchet.config import RunConfig, StartSettings
 from ratchet.config.changes import with_values
 from ratchet.errors import Conflict, InvalidSetting
 from ratchet.evaluation import ExperimentStatus
 from ratchet.evaluation.comparison import SideBySide
-from ratchet.evaluation.evaluation import QuestionResult
+from ratchet.evaluation.evaluation import Evaluation, EvaluationSpec, QuestionResult
 from ratchet.evaluation.experiment import (
     ExperimentReport,
     ExperimentSpec,
     ExperimentStep,
     steps_of_experiment,
 )
+from ratchet.readiness.start_adapter import with_start
 from ratchet.service.evaluations.benchmarks import find_benchmark
 from ratchet.service.evaluations.contamination import refuse_shared
 from ratchet.service.evaluations.evaluation_catalogue import find_evaluation, questions_of
 from ratchet.service.evaluations.evaluation_setup import Request, put_together
 from ratchet.service.evaluations.evaluations import queue_evaluation
-from ratchet.service.jobs.experiment_checks import (
-    refuse_contradictions,
-    refuse_other_base,
-    refuse_other_baseline,
-    refuse_other_origin,
-)
 from ratchet.service.jobs.experiment_reports import report_of
 from ratchet.service.jobs.job_settings import source_of_run
 from ratchet.service.jobs.job_steps import JobSteps, NextMove, begin_run, this_home
-from ratchet.service.runs.registry import open_store
+from ratchet.service.runs.registry import find_run, open_store
+from ratchet.service.runs.storage_paths import with_source_found
 
 if TYPE_CHECKING:
     from ratchet.store import RunStore, StoredRun
     from ratchet.store.job_rows import JobStore, StoredJob
+
 
 _TRIES = {"evaluate": 2, "train": 1}
 _MOST_SEEDS = 20
@@ -280,3 +280,99 @@ def first_table(one: Experiment) -> tuple[SideBySide, list[list[QuestionResult]]
         raise Conflict(f"Experiment {one.stored.id} is {one.stored.status}: there is nothing to report yet.")
     table = one.report.benchmarks[0].table
     return table, [questions_of(evaluation.folder) for evaluation in table.evaluations]
+
+
+def refuse_contradictions(spec: ExperimentSpec) -> None:
+    """Refuse parts of an experiment that do not go together."""
+    if spec.adapter_of is not None:
+        find_run(spec.adapter_of)
+        if spec.sft is not None or len(spec.seeds) > 1:
+            raise InvalidSetting(
+                f"The adapter of run {spec.adapter_of} is scored as it is, so there is nothing to train with an SFT "
+                "stage or several seeds. Remove these, or --adapter-of.",
+                "adapter_of",
+            )
+    if spec.sft is not None:
+        _refuse_other_stage(spec.sft, spec.config)
+    for benchmark, baseline in spec.baselines.items():
+        if benchmark not in spec.benchmarks:
+            raise Conflict(
+                f"Evaluation {baseline} cannot be the baseline: it is on none of this experiment's benchmarks. "
+                "Remove it to measure one."
+            )
+    if spec.sft is not None and spec.sft.objective != "sft":
+        raise InvalidSetting(
+            f"The SFT stage has Objective {spec.sft.objective}. Set objective: sft in its file.",
+            "objective",
+        )
+
+
+def _refuse_other_stage(sft: RunConfig, config: RunConfig) -> None:
+    """Refuse an SFT stage that the training cannot continue from, or that begins elsewhere than the experiment."""
+    for name, label in (("model", ""), ("revision", "revision "), ("quantization", "quantization ")):
+        one, other = getattr(sft, name), getattr(config, name)
+        if one != other:
+            raise InvalidSetting(
+                f"The SFT stage trains {label}{one}, but the experiment trains {label}{other}, which continues from "
+                "its adapter. Choose the same model, revision and quantization.",
+                name,
+            )
+    if _start_sha256(sft) != _start_sha256(config):
+        places = [one.start_from.run or one.start_from.adapter or "the base model" for one in (sft, config)]
+        raise InvalidSetting(
+            f"The SFT stage starts from {places[0]}, but the experiment from {places[1]}, so the gain of one would "
+            "be counted for the other. Start both from the same.",
+            "start_from.adapter",
+        )
+
+
+def _start_sha256(config: RunConfig) -> str:
+    """Checksum of the adapter that settings start from, "" for a new one."""
+    return with_start(with_source_found(config)).config.start_from.sha256
+
+
+def refuse_other_origin(run: str, config: RunConfig, spec: EvaluationSpec) -> None:
+    """Refuse to score a run's adapter against something that it was not trained from."""
+    source = find_run(run).read_config().start_from
+    if source.sha256 != config.start_from.sha256:
+        raise InvalidSetting(
+            f"Run {run} was trained from {source.run or source.adapter or 'the base model'}, but this experiment "
+            f"measures {spec.subject.name} first, so the difference would not be that run's. Use the run's own "
+            f"settings: ratchet experiment start {run} --adapter-of {run}",
+            "adapter_of",
+        )
+
+
+def refuse_other_base(
+    run: str, start: tuple[RunConfig, EvaluationSpec], of_run: tuple[RunConfig, EvaluationSpec]
+) -> None:
+    """Refuse to score a run's adapter on another base model than the experiment measures."""
+    (ours, our_spec), (theirs, their_spec) = start, of_run
+    if our_spec.subject.identity != their_spec.subject.identity or ours.quantization != theirs.quantization:
+        raise InvalidSetting(
+            f"The adapter of run {run} is on {theirs.model} ({_held(theirs)}), but this experiment measures "
+            f"{ours.model} ({_held(ours)}): other weights, so the difference would not be that run's. Choose the same.",
+            "adapter_of",
+        )
+
+
+def _held(config: RunConfig) -> str:
+    return f"revision {config.revision}, quantization {config.quantization}"
+
+
+def refuse_other_baseline(baseline: Evaluation, spec: EvaluationSpec) -> None:
+    """Refuse a baseline that is not a measurement, with the same set-up, of what the experiment starts from."""
+    why = ""
+    measured, start = ((one.kind, one.identity, one.sha256) for one in (baseline.subject, spec.subject))
+    if baseline.scores is None:
+        why = f"it is {baseline.status}, not completed"
+    elif baseline.questions_sha256 != spec.questions_sha256:
+        why = "its questions differ"
+    elif measured != start:
+        why = f"it is of {baseline.subject.name}, which is not what this experiment starts from"
+    elif parts := [
+        name for name in {**spec.setup, **baseline.setup} if baseline.setup.get(name) != spec.setup.get(name)
+    ]:
+        why = f"its {parts[0]} differs"
+    if why:
+        raise Conflict(f"Evaluation {baseline.id} cannot be the baseline: {why}. Remove it to measure one.")

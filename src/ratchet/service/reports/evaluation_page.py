@@ -11,7 +11,6 @@ from ratchet.evaluation.comparison import Comparison, Difference, SideBySide, Ve
 from ratchet.evaluation.evaluation import AnswerGroup, Evaluation, GivenAnswer, QuestionResult
 from ratchet.run.display import listed, shown_seconds
 from ratchet.service.reports import evaluation_words as words
-from ratchet.service.reports.drawing import PAGE, svg
 from ratchet.service.reports.evaluation_plots import (
     band_rows,
     difference_rows,
@@ -20,7 +19,7 @@ from ratchet.service.reports.evaluation_plots import (
     draw_scores,
     score_rows,
 )
-from ratchet.service.reports.pages import render, settings_text, written
+from ratchet.service.reports.pages import PAGE, render, settings_text, svg, written
 
 # A page stays one that a browser opens at once.
 MOST_QUESTIONS = 200

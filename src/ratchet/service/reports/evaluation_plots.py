@@ -1,6 +1,6 @@
 """Drawings of evaluations, comparisons and loops: scores with whiskers, differences, bands, a bar a round.
 
-Each is drawn by one function for a page and for a file alike; ``drawing.py`` says how the two differ.
+Each is drawn by one function for a page and for a file alike; ``pages.py`` says how the two differ.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from ratchet.evaluation.comparison import Comparison, SideBySide, Verdict
 from ratchet.evaluation.evaluation import Score
 from ratchet.evaluation.loop import LoopView
 from ratchet.files import write_atomically
-from ratchet.service.reports.drawing import FILE, MARKERS, Palette, bare, figure, label, png
 from ratchet.service.reports.evaluation_words import bands_title, column_title, in_order, percent, points, sides_of
+from ratchet.service.reports.pages import FILE, MARKERS, Palette, bare, figure, label, png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

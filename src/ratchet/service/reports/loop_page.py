@@ -12,9 +12,8 @@ from ratchet.evaluation.loop import LoopReport, LoopView, RoundState, RoundView
 from ratchet.run.display import counted, shown_seconds
 from ratchet.service.jobs.loops import Loop
 from ratchet.service.reports import evaluation_words as words
-from ratchet.service.reports.drawing import PAGE, svg
 from ratchet.service.reports.evaluation_plots import RoundBar, draw_rounds, round_bars, write_loop_chart
-from ratchet.service.reports.pages import render
+from ratchet.service.reports.pages import PAGE, render, svg
 
 if TYPE_CHECKING:
     from ratchet.store import StoredRun

@@ -3,8 +3,7 @@
 from typing import Any
 
 from ratchet.run.report_card import PARSE_FAILURE_WARNING, PASS_MARK, ReportCard
-from ratchet.service.reports.drawing import PAGE, figure, svg
-from ratchet.service.reports.pages import render, settings_text
+from ratchet.service.reports.pages import PAGE, figure, render, settings_text, svg
 
 _WIDTH_INCHES = 7.2
 _MOST_PROMPTS_DRAWN = 32

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from ratchet.config import RunConfig
 from ratchet.config.changes import with_changes
 from ratchet.errors import Conflict, NotFound
-from ratchet.service.runs.allowed_actions import Action, refuse
 from ratchet.service.runs.registry import Origin, open_store
-from ratchet.service.runs.runs import RunSummary, summary
+from ratchet.service.runs.runs import Action, RunSummary, refuse, summary
 from ratchet.service.runs.start_checks import check_run
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ratchet.run.refusals import refuse_ended, refuse_other_kind, refuse_unconfi
 from ratchet.run.run_folder import RunFolder
 from ratchet.service.runs.registry import find_stored, find_with_row, mark_kept, open_store
 from ratchet.supervisor.ingest import ingest
-from ratchet.supervisor.scheduler_home import SchedulerHome
+from ratchet.supervisor.scheduler import SchedulerHome
 from ratchet.verifiers import takes_function
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ratchet.errors import Conflict, IncompatibleData, InvalidSetting, MetricRef
 from ratchet.run.records import Outcome
 from ratchet.sandbox.metric_pool import MetricPool
 from ratchet.sandbox.metric_process import MOST_SOURCE_CHARACTERS
-from ratchet.service.data.version_names import checked_name, named_version, parsed_reference
+from ratchet.service.data.datasets import checked_name, named_version, parsed_reference
 
 if TYPE_CHECKING:
     from ratchet.store import StoredMetric

@@ -1,1 +1,0 @@
-"""Adapters that runs ended with, and the files of runs in storage."""
