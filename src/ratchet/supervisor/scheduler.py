@@ -279,39 +279,19 @@ class Scheduler:
             if worker is None or ended(worker) is not None:
                 del self._followed[id]
 
-    def _guarded(self, run_id: str) -> "_Guard":
-        return _Guard(self, run_id)
-
-    def complain(self, run_id: str, message: str) -> None:
-        """Say once why a run cannot be looked after, or why none can; again when the reason changes."""
-        if self._said.get(run_id) != message:
-            self._said[run_id] = message
-            self.say(f"Run {run_id} waits: {message}" if run_id else f"The scheduler waits: {message}")
-
-    def relieved(self, run_id: str) -> None:
-        """Say that what was complained of is over."""
-        if self._said.pop(run_id, None) is not None:
-            self.say(f"Run {run_id} continues." if run_id else "The scheduler continues.")
-
-
-@dataclass
-class _Guard:
-    """Lets a fault cost one run's pass, and says it once."""
-
-    scheduler: Scheduler
-    run_id: str
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if error is None:
-            self.scheduler.relieved(self.run_id)
-            return False
-        if isinstance(error, RatchetError | OSError):
-            self.scheduler.complain(self.run_id, str(error))
-            return True
-        return False
+    @contextmanager
+    def _guarded(self, run_id: str) -> Iterator[None]:
+        """Let a fault cost one run's pass. Say once why it waits, or why all do, and when that is over."""
+        try:
+            yield
+        except (RatchetError, OSError) as error:
+            message = str(error)
+            if self._said.get(run_id) != message:  # again when the reason changes
+                self._said[run_id] = message
+                self.say(f"Run {run_id} waits: {message}" if run_id else f"The scheduler waits: {message}")
+        else:
+            if self._said.pop(run_id, None) is not None:
+                self.say(f"Run {run_id} continues." if run_id else "The scheduler continues.")
 
 
 def _folder_of(run: "StoredRun") -> RunFolder:

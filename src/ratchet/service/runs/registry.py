@@ -87,24 +87,14 @@ def register(store: "RunStore", folder: RunFolder, *, is_kept: bool, draft: str 
     record = folder.read_run()
     mark_kept(folder, is_kept)
     _make_way(store, folder.path)
-    status = _first_status(is_kept)
     fields = _own_fields(store, folder, record, is_kept=is_kept)
-    created_at = datetime.fromisoformat(record["created_at"])
     try:
-        return store.add(
-            folder.read_config(),
-            id=record["id"],
-            status=status,
-            created_at=created_at,
-            draft=draft,
-            evaluation=record.get("evaluation"),
-            **fields,
-        )
+        return _added(store, folder, record, fields, draft)
     except Conflict:
         # Whoever listed runs in the instant since the folder was made has entered it already.
         with suppress(NotFound):
             if draft is None and store.get(record["id"]).folder == folder.path:
-                store.move(record["id"], ["starting", "queued"], status, **fields)
+                store.move(record["id"], ["starting", "queued"], _first_status(is_kept), **fields)
                 return store.get(record["id"])
         raise
 
@@ -223,21 +213,27 @@ def _adopted(store: "RunStore", folder: RunFolder) -> "StoredRun":
     is_kept = bool(record.get("kept", False))
     _make_way(store, folder.path)
     # What the scheduler ran and has no end is queued for it, also while its worker lives, which the scheduler will see.
-    status, created_at = _first_status(is_kept), datetime.fromisoformat(record["created_at"])
-    fields = _own_fields(store, folder, record, is_kept=is_kept)
-    run = store.add(
-        folder.read_config(),
-        id=record["id"],
-        status=status,
-        created_at=created_at,
-        evaluation=record.get("evaluation"),
-        **fields,
-    )
+    run = _added(store, folder, record, _own_fields(store, folder, record, is_kept=is_kept))
     run = ingest(store, run, folder)
     if is_kept and run.status not in ENDS:
         store.move(run.id, AT_WORK, "queued")
         run = store.get(run.id)
     return run
+
+
+def _added(
+    store: "RunStore", folder: RunFolder, record: dict[str, Any], fields: dict[str, Any], draft: str | None = None
+) -> "StoredRun":
+    """Add the row of a run that the database does not know."""
+    return store.add(
+        folder.read_config(),
+        id=record["id"],
+        status=_first_status(fields["is_kept"]),
+        created_at=datetime.fromisoformat(record["created_at"]),
+        draft=draft,
+        evaluation=record.get("evaluation"),
+        **fields,
+    )
 
 
 def _first_status(is_kept: bool) -> RunStatus:

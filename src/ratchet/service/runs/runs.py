@@ -172,6 +172,10 @@ def _summary(folder: RunFolder, stored: "StoredRun | None") -> RunSummary:
     if stored is not None:
         status = _shown_status(stored)
     record = folder.read_run()
+    with damage_as_error(folder.run_path):
+        # A run from before there were reports has none; one with a new adapter has no start.
+        report = Confirmation.model_validate(record["report"]) if "report" in record else None
+        start = Ancestor.model_validate(record["start"]) if "start" in record else None
     return RunSummary(
         run=record["id"],
         kind=folder.kind,
@@ -184,21 +188,9 @@ def _summary(folder: RunFolder, stored: "StoredRun | None") -> RunSummary:
         heldout_after=state.heldout_after if ended else None,
         ended=ended,
         notes=tuple(dict.fromkeys(state.notes)),
-        report=_confirmation(folder, record),
-        start=_start(folder, record),
+        report=report,
+        start=start,
     )
-
-
-def _confirmation(folder: RunFolder, record: dict[str, Any]) -> Confirmation | None:
-    """Who has read the report before the run started; None for a run from before there were reports."""
-    with damage_as_error(folder.run_path):
-        return Confirmation.model_validate(record["report"]) if "report" in record else None
-
-
-def _start(folder: RunFolder, record: dict[str, Any]) -> Ancestor | None:
-    """The adapter that a run started from, None for a new one."""
-    with damage_as_error(folder.run_path):
-        return Ancestor.model_validate(record["start"]) if "start" in record else None
 
 
 def run_health(run: str | RunSummary) -> Health:
