@@ -66,6 +66,11 @@ def test_every_answer_of_every_question_comes_once(endpoint):
     assert len(endpoint.chats) == 120
 
 
+def test_headers_of_any_bytes_change_no_answer(endpoint):
+    endpoint.answer = lambda asked: Reply(completion(), headers={"Server": "caf\u00e9", "X-Any": "\u00ff\u0080"})
+    assert [answer.text for answer in answers_of(endpoint, 3)] == [ANSWER] * 3
+
+
 def test_no_question_is_no_request(endpoint):
     assert answers_of(endpoint, 0) == []
     assert endpoint.asked == []
@@ -289,6 +294,7 @@ def test_a_date_is_read_as_a_pause():
     assert 95 < retry_after(later) <= 100
     assert retry_after("soon") is None
     assert retry_after("-1") is None
+    assert retry_after("Tue, 99 Foo 99999 99:99:99 +9999") is None
     assert retry_after("nan") is None
     assert retry_after("inf") is None
 

@@ -108,6 +108,8 @@ def test_tokens_that_are_not_told_are_unknown_and_not_zero():
     assert read({"content": "4"}) == Reading("4", "stop", None, None)
     assert read({"content": "4"}, usage=None) == Reading("4", "stop", None, None)
     assert read({"content": "4"}, usage={"prompt_tokens": 0, "completion_tokens": 2}) == Reading("4", "stop", 0, 2)
+    huge = {"prompt_tokens": 10**300, "completion_tokens": 10**9 + 1}
+    assert read({"content": "4"}, usage=huge) == Reading("4", "stop", None, None)
     odd = {"prompt_tokens": True, "completion_tokens": -1}
     assert read({"content": "4"}, usage=odd) == Reading("4", "stop", None, None)
 

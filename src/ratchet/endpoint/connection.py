@@ -127,11 +127,13 @@ def _whole(response: "httpx2.Response", request: "httpx2.Request", content: byte
     """The reply as read, belonging to the request without the key."""
     import httpx2
 
-    left_out = ("content-encoding", "content-length", "transfer-encoding")
-    headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in left_out]
+    # As bytes: a server may send more than ASCII.
+    left_out = {b"content-encoding", b"content-length", b"transfer-encoding"}
     if response.status_code == 429:  # see ``connect``
-        headers = [(name, value) for name, value in headers if name.lower() != "x-should-retry"]
-        headers.append(("x-should-retry", "false"))
+        left_out.add(b"x-should-retry")
+    headers = [(name, value) for name, value in response.headers.raw if name.lower() not in left_out]
+    if response.status_code == 429:
+        headers.append((b"x-should-retry", b"false"))
     whole = httpx2.Response(response.status_code, headers=headers, content=content, request=request)
     whole.elapsed = response.elapsed
     return whole

@@ -100,7 +100,10 @@ def retry_after(header: str | None) -> float | None:
         parsed = email.utils.parsedate_tz(header)
         if parsed is None:
             return None
-        seconds = email.utils.mktime_tz(parsed) - time.time()
+        try:
+            seconds = email.utils.mktime_tz(parsed) - time.time()
+        except (ValueError, OverflowError):  # a date that no calendar has
+            return None
     return seconds if 0 < seconds < float("inf") else None
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from ratchet.endpoint.endpoint_requests import EndpointFailure
 from ratchet.run.records import FinishReason
 
+_MOST_TOKENS = 10**9  # more are no count: no database and no sum of costs would take them
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -74,4 +76,4 @@ def _plain(content: Any) -> str:
 
 
 def _count(tokens: Any) -> int | None:
-    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0 else None
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= _MOST_TOKENS else None
