@@ -262,6 +262,8 @@ def test_settings_stored_as_json_are_read_back_as_a_file(tmp_path):
     ("text", "said"),
     [
         ("rl: [", "is not valid YAML at line 1"),
+        ("[" * 20_000, "is not valid YAML at line 1: it is nested more than 100 deep"),
+        ("".join(" " * depth + "a:\n" for depth in range(2_000)), "it is nested more than 100 deep"),
         ("a: b: c", "is not valid YAML at line 1"),
         ("seed: 1\nseed: 2\n", "seed is given twice"),
         ("- 1", "holds no settings"),

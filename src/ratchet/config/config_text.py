@@ -22,15 +22,24 @@ from ratchet.config.setting_words import explained, full_key, keys, short_keys
 from ratchet.errors import InvalidSetting
 
 Section = TypeVar("Section", bound=Settings)
+_MOST_NESTED = 100
 
 
-class _Loader(yaml.SafeLoader):
+class SettingsLoader(yaml.SafeLoader):
     """YAML with the plain values of version 1.2: 1e-4 is a number, off and no are texts, 010 is ten, dates are texts.
 
-    The 1.1 rules of the library would turn ``format_bonus: off`` into false. A key given twice is refused.
+    The 1.1 rules of the library would turn ``format_bonus: off`` into false. A key given twice is refused, and so is
+    nesting that no settings have, while it is scanned: that takes time in the square of its depth.
     """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - the library's way to declare them
+
+    def fetch_more_tokens(self) -> None:
+        """Scan the next tokens."""
+        if self.flow_level + len(self.indents) > _MOST_NESTED:
+            reason = f"it is nested more than {_MOST_NESTED} deep"
+            raise yaml.scanner.ScannerError(None, None, reason, self.get_mark())
+        super().fetch_more_tokens()
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
@@ -49,8 +58,8 @@ for _tag, _pattern, _first in (
         list("-+0123456789."),
     ),
 ):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
-_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
+    SettingsLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+SettingsLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -60,7 +69,7 @@ def read_file(path: Path) -> dict[str, Any]:
         InvalidSetting: it is missing, unreadable, or not a mapping.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)
+        content = yaml.load(path.read_text(encoding="utf-8-sig"), SettingsLoader)
     except OSError as error:
         raise InvalidSetting(f"The settings file {path} cannot be read: {error.strerror}.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -76,7 +85,7 @@ def read_file(path: Path) -> dict[str, Any]:
 class _Dumper(yaml.SafeDumper):
     """Quotes what the loader would read as something else than a text."""
 
-    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+    yaml_implicit_resolvers = SettingsLoader.yaml_implicit_resolvers
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         """Quote a text with escapes where it has line breaks or invisible characters."""
@@ -216,7 +225,7 @@ def typed_text(fields: Sequence[FieldInfo], text: str) -> Any:
     if any(str in _types(field.annotation) for field in fields):
         return text
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, SettingsLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         return text  # for the error to name
 

@@ -25,7 +25,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from ratchet.config import RewardSettings, Settings, VerifierSettings, WorkedExample
-from ratchet.config.config_text import build, read_file
+from ratchet.config.config_text import SettingsLoader, build, read_file
 from ratchet.datasets.questions import Questions, absolute, of_table
 from ratchet.datasets.readers import SUFFIXES, table
 from ratchet.errors import IncompatibleData, InvalidSetting
@@ -157,7 +157,10 @@ def _file(path: Path) -> BundleFile:
 def _refuse_aliases(path: Path) -> None:
     """Refuse YAML's references: a few lines of them expand to more text than any memory holds."""
     try:
-        has_any = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(path.read_text(encoding="utf-8-sig")))
+        has_any = any(
+            isinstance(token, yaml.AliasToken)
+            for token in yaml.scan(path.read_text(encoding="utf-8-sig"), SettingsLoader)
+        )
     except (yaml.YAMLError, ValueError, RecursionError):
         return  # reading it says what is wrong
     if has_any:
