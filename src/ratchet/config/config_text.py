@@ -42,6 +42,7 @@ class SettingsLoader(yaml.SafeLoader):
         super().fetch_more_tokens()
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Make a mapping of a node."""
         keys = [key.value for key, _ in node.value]
         if repeated := next((key for key in keys if keys.count(key) > 1), None):
             raise yaml.constructor.ConstructorError(None, None, f"{repeated} is given twice", node.start_mark)
