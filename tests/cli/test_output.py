@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,32 @@ def test_neither_does_what_is_listed_later(cli, tmp_path):
         assert shown.returncode == 0, shown.stderr
         assert "\x1b" not in shown.stdout
         assert "own" in shown.stdout
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_an_output_that_is_full_is_told_in_a_sentence(start_cli, flags):
+    with open("/dev/full", "w") as full:
+        process = start_cli("runs", "list", *flags, stdout=full)
+        _, err = process.communicate(timeout=100)
+    assert process.returncode == 4
+    assert err == "Error: The output cannot be written: No space left on device.\n"
+
+
+def test_without_standard_streams_a_command_works(tmp_path):
+    """As a service manager may start it."""
+    out = tmp_path / "graded.jsonl"
+    file = rows(tmp_path, answer="#### 7", ground_truth="7")
+    command = [
+        sys.executable,
+        "-m",
+        "ratchet",
+        "grade",
+        str(file),
+        "--verifier.kind",
+        "final_number",
+        "--out",
+        str(out),
+    ]
+    done = subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], check=False)
+    assert done.returncode == 0
+    assert json.loads(out.read_text())["correctness"] == 1

@@ -156,6 +156,8 @@ def test_the_environment_names_another_database(tmp_path, monkeypatch):
         "sqlite://",
         "sqlite:///:memory:",
         "postgresql://user:hunter2@host",
+        "postgresql://user:hunter2@host:five/base",
+        "postgresql://user:before@hunter2@host/base",
     ],
 )
 def test_a_database_that_cannot_be_used_is_refused_without_its_password(monkeypatch, url):

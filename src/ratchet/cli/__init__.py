@@ -1,8 +1,10 @@
 """The command line: parse, one service call, render. Loads nothing heavy before a command is chosen."""
 
+import errno
 import gc
 import io
 import json
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ratchet.cli.faults import EXIT_INTERRUPTED, EXIT_SETTING, exit_code, fault, problems, tell
+from ratchet.cli.faults import EXIT_INTERRUPTED, EXIT_SETTING, EXIT_TASK, exit_code, fault, problems, silence, tell
 from ratchet.errors import RatchetError
 
 # Name -> (module, help). A command's module is imported when the command is called, so its imports stand at its top.
@@ -104,6 +106,18 @@ def _count_presses() -> list[int]:
     return presses
 
 
+def _open_missing_streams() -> None:
+    """Give a process without standard streams some that lead nowhere: no file may take their numbers."""
+    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+_OUTPUT_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 # Imports make a hundred thousand objects and no garbage: looking for it takes a fifth of a short command's time.
 _OBJECTS_BEFORE_COLLECTION = 200_000
 
@@ -111,6 +125,7 @@ _OBJECTS_BEFORE_COLLECTION = 200_000
 def main() -> NoReturn:
     """Run the command line; every fault ends in one sentence and an exit code, ours in a traceback."""
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+    _open_missing_streams()
     as_json = "--json" in sys.argv
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -118,6 +133,7 @@ def main() -> NoReturn:
     presses = _count_presses()
     try:
         code = ratchet.main(standalone_mode=False)
+        sys.stdout.flush()  # while its fault can still be told
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
@@ -130,14 +146,22 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", "Interrupted.", EXIT_INTERRUPTED, as_json)
     except Exception as error:
-        if presses:  # it came while a library was loading, which has made another fault of it
-            _fail("interrupted", "Interrupted.", EXIT_INTERRUPTED, as_json)
-        if as_json:
-            message = f"Unexpected error ({type(error).__name__}); see the traceback."
-            tell(json.dumps(fault("error", message)))
+        _tell_of(error, bool(presses), as_json)
         raise
     finally:
         gc.freeze()  # what is left is the system's to take back, not to be searched for garbage at the end
+
+
+def _tell_of(error: Exception, was_pressed: bool, as_json: bool) -> None:
+    """Tell machines of a fault that has no sentence, and everybody of one that is the output's or a Ctrl-C's."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_FAULTS:
+        silence(sys.stdout)
+        _fail("output", f"The output cannot be written: {error.strerror}.", EXIT_TASK, as_json)
+    if was_pressed:  # it came while a library was loading, which has made another fault of it
+        _fail("interrupted", "Interrupted.", EXIT_INTERRUPTED, as_json)
+    if as_json:
+        message = f"Unexpected error ({type(error).__name__}); see the traceback."
+        tell(json.dumps(fault("error", message)))
 
 
 def _fail(code: str, message: str, status: int, as_json: bool, found: Sequence[dict[str, str]] = ()) -> NoReturn:

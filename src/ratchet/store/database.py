@@ -51,9 +51,14 @@ def database_url() -> URL:
         return URL.create("sqlite", database=str(ratchet_home() / "ratchet.db"))
     try:
         url = sa.make_url(given)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         # The text is not shown: it may hold a password.
         raise InvalidSetting(f"{URL_VARIABLE} is not a database URL. Write it like {_EXAMPLES}.") from error
+    if "@" in (url.host or ""):  # what stands after it would be shown as the host's name
+        raise InvalidSetting(
+            f"{URL_VARIABLE} is not a database URL: user or password hold an @, which is written %40. Write it like "
+            f"{_EXAMPLES}."
+        )
     is_file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
     if not is_file and not (postgres.is_postgres(url) and url.database):
         raise InvalidSetting(
