@@ -109,6 +109,7 @@ def test_numpys_numbers_count_as_pythons(pool_of, metric_environment, monkeypatc
         ("os.kill(-1, 9)\ntime.sleep(30)", "execution"),
         ("return len('x' * (1 << 30))", "memory"),
         ("os.close(3)\nwhile True: pass", "execution"),
+        ("os.kill(1, 2)\nos.kill(os.getppid(), 2)\ntime.sleep(0.5)\nraise ValueError", "execution"),
         ("os.write(3, b'value 1.0\\n')\nreturn 0.5", "result"),
         ("os.write(3, b'value 1.0\\nvalue 1.0\\n')\nos._exit(0)", "result"),
         ("os.write(3, b'value 1.5\\n')\nos._exit(0)", "result"),
@@ -129,6 +130,18 @@ def test_what_a_metric_may_do_ends_as_its_own_failure(body, failure, pool_of):
 def test_a_failures_text_never_holds_the_exceptions_words(pool_of):
     found = graded(pool_of, "raise ValueError(answer * 1000)", "secret ")
     assert found == MetricScore(None, "execution", "ValueError on line 3 of the metric")
+
+
+@pytest.mark.parametrize(
+    ("body", "failure"),
+    [
+        ("raise type(answer, (Exception,), {})", MetricScore(None, "execution", "an object on line 3 of the metric")),
+        ("return type(answer, (), {})()", MetricScore(None, "result", "score returned an object, not a number from 0 to 1")),
+    ],
+)  # fmt: skip
+def test_a_class_that_is_named_by_the_answer_is_not(pool_of, body, failure):
+    for answer in ("secret words", "\x1b[31m", "secret" * 20):
+        assert graded(pool_of, body, answer) == failure
 
 
 def test_every_answer_meets_the_metric_as_it_was_loaded(pool_of):

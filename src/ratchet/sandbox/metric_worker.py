@@ -37,6 +37,7 @@ _RESULT = 3
 _OUTPUT_BYTES = 65_536
 _RESULT_BYTES = 4096
 _DETAIL_CHARACTERS = 300
+_NAME_CHARACTERS = 60
 _SIGNATURE_CHARACTERS = 100
 _PATTERN_CHARACTERS = 200
 _PATTERN_SIGNS = frozenset("\\[(*+?|^$.")
@@ -56,6 +57,7 @@ def main() -> None:
     """Serve until the input ends."""
     import ctypes
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which for the first process of a namespace means: nothing
     requests, replies = _protocol()
     set_dumpable = 4  # no other process is to look into this one, whatever else is in the way already
     ctypes.CDLL(None).prctl(set_dumpable, 0, 0, 0, 0)
@@ -194,7 +196,7 @@ def _line_of(value: object) -> bytes:
     if numpy is not None and isinstance(value, numpy.floating | numpy.integer):
         value = value.item()
     if type(value) is not _FLOAT and type(value) is not _INT:
-        return _failure("result", f"score returned {type(value).__name__}, not a number from 0 to 1")
+        return _failure("result", f"score returned {_class_name(value)}, not a number from 0 to 1")
     if not 0 <= value <= 1:
         is_short = type(value) is _FLOAT or -(10**9) < value < 10**9
         shown = f"{value!r}" if is_short else "a huge number"
@@ -209,7 +211,13 @@ def _what_was_raised(error: BaseException) -> str:
         if trace.tb_frame.f_code.co_filename == _SOURCE_NAME:
             where = f" on line {trace.tb_lineno} of the metric"
         trace = trace.tb_next
-    return f"{type(error).__name__}{where}"
+    return f"{_class_name(error)}{where}"
+
+
+def _class_name(of: object) -> str:
+    """The name of its class, or "an object" where that is no plain name: it may have been made of the answer."""
+    name = type(of).__name__
+    return name if name.isascii() and name.isidentifier() and len(name) <= _NAME_CHARACTERS else "an object"
 
 
 def _followed(child: int, result: int, output: int, seconds: float) -> Finding:

@@ -14,6 +14,7 @@ _ALLOWED_VARIABLES = {"PATH", "LANG", "LC_CTYPE", "PYTHONHASHSEED", "PWD"}
 
 def main() -> None:
     """Say hello, read what is to be hidden, and tell what was found."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in every sandbox, see ``metric_worker``
     _tell({"hello": True})
     asked = json.loads(sys.stdin.readline())
     weak = [f"{path} can be read" for path in asked["hidden"] if _can(functools.partial(open, path))]
