@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from ratchet.config import walk_settings
-from ratchet.config.endpoint_settings import EndpointSettings
+from ratchet.config.endpoint_settings import EndpointSettings, secret_field
 
 SETTINGS = list(walk_settings(EndpointSettings))
 
@@ -106,3 +106,28 @@ def test_one_price_alone_is_refused_and_nothing_is_free_by_default():
 def test_stored_settings_are_read_back():
     settings = settings_of(extra_body={"a": [1]}, api_key_env="MY_KEY")
     assert EndpointSettings.model_validate(settings.model_dump(mode="json")) == settings
+
+
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        ({"api_key": "x"}, "api_key"),
+        ({"Api-Key": "x"}, "Api-Key"),
+        ({"options": [{"auth_token": "x"}]}, "auth_token"),
+        ({"headers": {"Authorization": "Basic eA=="}}, "Authorization"),
+        ({"client_secret": "x"}, "client_secret"),
+        ({"db_password": "x"}, "db_password"),
+        ({"note": "use sk-abcdefghijklmnop"}, "note"),
+        ({"any": ["Bearer abcdefghijklmnop"]}, "any"),
+    ],
+)
+def test_what_looks_like_a_key_is_named(extra, named):
+    assert secret_field(extra) == named
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{"max_thinking_tokens": 5}, {"api_key": None}, {"stop_token_ids": [1]}, {"tokenizer": "x"}, {"user": "secretary"}],
+)
+def test_other_extra_fields_are_no_keys(extra):
+    assert secret_field(extra) is None

@@ -1,6 +1,7 @@
 """Settings of an OpenAI-compatible endpoint. Its key is no setting, only the name of the variable that holds it."""
 
 import json
+import re
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -11,6 +12,26 @@ from ratchet.config.base import Settings, setting
 # Fields of a request that are Ratchet's to fill in, and those that can at most be left out.
 _OWN_FIELDS = ("model", "messages", "n", "stream", "stream_options", "max_tokens", "max_completion_tokens")
 _LEAVABLE_FIELDS = ("temperature", "top_p", "seed")
+
+
+# Names of fields that hold a key, and texts that are one whatever their name.
+_SECRET_NAME = re.compile(
+    r"(?:^|[_-])(?:api[_-]?key|authorization|credentials?|passw(?:or)?d|secret|(?:access|auth|bearer)[_-]?token)s?(?:[_-]|$)",
+    re.IGNORECASE,
+)
+_SECRET_TEXT = re.compile(r"(?:Bearer\s+|\bsk-|\bhf_|\bghp_|\bAKIA)[\w-]{12,}", re.IGNORECASE)
+
+
+def secret_field(content: Any, name: str = "") -> str | None:
+    """The name of the first extra field, at any depth, that holds what looks like a key; None if there is none."""
+    if isinstance(content, dict):
+        named = (
+            key if _SECRET_NAME.search(key) and value else secret_field(value, key) for key, value in content.items()
+        )
+        return next(filter(None, named), None)
+    if isinstance(content, list):
+        return next(filter(None, (secret_field(one, name) for one in content)), None)
+    return (name or "a text") if isinstance(content, str) and _SECRET_TEXT.search(content) else None
 
 
 class EndpointSettings(Settings):

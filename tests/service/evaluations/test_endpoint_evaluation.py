@@ -217,6 +217,14 @@ def test_what_an_endpoint_is_not_sent_is_refused(scholar, changes, words, answer
     assert evaluation_catalogue.list_evaluations() == []
 
 
+def test_a_key_among_the_extra_fields_is_refused_and_not_repeated(scholar):
+    few()
+    with pytest.raises(InvalidSetting, match="contain api_key, which looks like a key") as refused:
+        put_together(asking(scholar, extra_body={"api_key": "hunter2"}))
+    assert refused.value.field == "endpoint.extra_body"
+    assert "hunter2" not in str(refused.value)
+
+
 def test_what_is_off_may_be_said_to_be_off(scholar):
     few()
     assert spec_of(asked_by(scholar, changes={"top_k": "0", "quantization": "none"})) == spec_of(asked_by(scholar))

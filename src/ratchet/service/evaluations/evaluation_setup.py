@@ -15,6 +15,7 @@ from typing import Any
 from ratchet.config import EndpointSettings, PromptSettings, RunConfig, StartSettings, VerifierSettings
 from ratchet.config.changes import with_values
 from ratchet.config.config_text import build
+from ratchet.config.endpoint_settings import secret_field
 from ratchet.config.setting_words import full_key
 from ratchet.datasets import Dataset, benchmark_folders
 from ratchet.datasets.tokens import NotCountable, open_encoder
@@ -207,6 +208,12 @@ def _subject(request: Request) -> tuple[RunConfig, Subject]:
     """Settings that the model comes with, and what it is."""
     if request.endpoint is not None:
         endpoint = request.endpoint
+        if named := secret_field(endpoint.extra_body):
+            raise InvalidSetting(
+                f"Extra fields contain {named}, which looks like a key: settings are stored and shown. Put it into an "
+                "environment variable, and set Key variable to its name.",
+                "endpoint.extra_body",
+            )
         subject = Subject(
             kind="endpoint", name=request.subject or endpoint.model, model=endpoint.model, identity=endpoint.url
         )
