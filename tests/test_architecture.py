@@ -120,6 +120,12 @@ def test_imports_point_downwards():
     assert not wrong, "\n".join(wrong)
 
 
+def test_files_that_docstrings_name_are_there():
+    ours = {str(path.relative_to(ROOT.parent)) for path in FILES}
+    named = {(path.name, name) for path in FILES for name in re.findall(r"``([\w/]+\.py)``", path.read_text())}
+    assert [one for one in sorted(named) if not any(f"/{file}".endswith(f"/{one[1]}") for file in ours)] == []
+
+
 def test_torch_stays_in_the_engine():
     heavy = {"torch", "transformers", "peft", "safetensors", "accelerate", "vllm"}
     elsewhere = [path for path in FILES if path.relative_to(ROOT).parts[0] not in ("engine", "worker")]

@@ -6,7 +6,7 @@
 
 A bundle may come from anybody. Nothing in it is run here (metrics run in the sandbox), its paths may not lead out of
 it, and what is unpacked is limited in size and removed again. Which answers pass is checked in
-``readiness/benchmark.py``.
+``readiness/benchmark_checks.py``.
 """
 
 import json

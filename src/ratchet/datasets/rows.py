@@ -1,6 +1,6 @@
 """Rows and what is wrong with them: every row is converted, and bad ones are named by number.
 
-Knows nothing of columns: what a row must hold is in ``columns.py`` and in each source; where rows come from is in
+Knows nothing of columns: what a row must hold is in ``row_columns.py`` and in each source; where rows come from is in
 ``tables.py``. A row's number counts the rows of its table from 1; blank lines are no rows.
 """
 

@@ -1,7 +1,7 @@
 """The adapter that a run starts from, loaded: its weights as they are in its file, and its settings for PEFT.
 
-Whether a run may start from it was checked before (``readiness/start.py``); here it must still be the same, and fit the
-model as it was loaded.
+Whether a run may start from it was checked before (``readiness/start_adapter.py``); here it must still be the same, and
+fit the model as it was loaded.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """An adapter folder in PEFT layout, read without torch: checksum, settings, and the names and shapes of its tensors.
 
 Says in words what is missing, damaged, or of a kind that training here cannot continue exactly. Knows nothing of
-the run that made the adapter (``ancestry.py``); ``engine/start.py`` loads what was read here.
+the run that made the adapter (``ancestry.py``); ``engine/starting_adapter.py`` loads what was read here.
 """
 
 import hashlib

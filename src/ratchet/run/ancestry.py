@@ -1,7 +1,7 @@
 """Where the adapter that a run starts from comes from: its run, that run's own start, and so on back to the base model.
 
 Also the copy of it that a new run takes into its own folder, so that it never depends on the source being there later.
-Reads run folders by path; what may be started from at all is decided in ``readiness/start.py``.
+Reads run folders by path; what may be started from at all is decided in ``readiness/start_adapter.py``.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """The verifier report card as plain data: what the starting model's answers and adversarial ones say of a verifier.
 
-Made by ``engine/report_card.py``, kept by ``report_store.py``, shown by the surfaces. Holds texts of prompts, answers
-and references, which are the user's own; no error and no log is made of them. Knows neither torch nor files.
+Made by ``engine/report_sampling.py``, kept by ``report_store.py``, shown by the surfaces. Holds texts of prompts,
+answers and references, which are the user's own; no error and no log is made of them. Knows neither torch nor files.
 """
 
 from typing import Any, Literal

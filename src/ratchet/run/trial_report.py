@@ -1,7 +1,8 @@
 """What a trial measured and predicts, as plain data: numbers and settings, no texts.
 
-Made by ``engine/trial.py`` and ``worker/trial.py``, kept in the trial's folder, shown by the surfaces. Knows neither
-torch nor files. Bytes of the host are those that the process holds above what it held before the model was loaded.
+Made by ``engine/trial_round.py`` and ``worker/trial_job.py``, kept in the trial's folder, shown by the surfaces. Knows
+neither torch nor files. Bytes of the host are those that the process holds above what it held before the model was
+loaded.
 """
 
 from typing import Literal

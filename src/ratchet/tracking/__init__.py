@@ -2,7 +2,8 @@
 
 Each tracker is a process of its own (``python -m ratchet.tracking NAME FOLDER``) that reads the run's journal: a
 library that fails, hangs or takes over signals costs the run nothing. The worker starts and watches it
-(``worker/trackers.py``). Prompts, answers and references are no part of what is sent, nor are the settings' texts.
+(``worker/tracker_processes.py``). Prompts, answers and references are no part of what is sent, nor are the settings'
+texts.
 
 Knows neither torch nor the engine, and loads no tracker's library before a process is one tracker's.
 """

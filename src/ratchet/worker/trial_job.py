@@ -1,6 +1,6 @@
 """A trial as a worker runs it: set up as the full run is, measured, stored, and ended without an adapter.
 
-What is measured is ``engine/trial.py``; what it means, ``engine/prediction.py``. An interrupted trial leaves the
+What is measured is ``engine/trial_round.py``; what it means, ``engine/prediction.py``. An interrupted trial leaves the
 phases that it measured and what to fix first.
 """
 

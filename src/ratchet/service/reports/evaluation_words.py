@@ -1,6 +1,6 @@
 """How evaluations and comparisons are put into words, the same on a terminal and on a page. Numbers come as they are.
 
-Texts of models and of users are made harmless (``shown.visible``) by whoever shows them, not here.
+Texts of models and of users are made harmless (``display.visible``) by whoever shows them, not here.
 """
 
 from collections.abc import Mapping, Sequence
