@@ -101,14 +101,15 @@ def test_a_test_that_is_out_of_time_costs_itself_alone_and_the_third_ends_the_ru
 
 
 def test_a_run_ends_after_ten_times_the_limit_of_a_test():
-    runner = CodeRunner(limit_seconds=0.2)
+    runner = CodeRunner(limit_seconds=0.4)
     cases = [{"stdin": "", "stdout": "1"}] * 40
     started = time.monotonic()
-    found = statuses(runner, "import time\ntime.sleep(0.1)\nprint(1)", {"type": "io", "cases": cases})
+    found = statuses(runner, "import time\ntime.sleep(0.2)\nprint(1)", {"type": "io", "cases": cases})
     assert time.monotonic() - started < 30
-    count = found.count("passed")
-    assert 3 <= count < 25
-    assert found == ["passed"] * count + ["timed_out"] * (40 - count)
+    # One may be held up by a busy machine; no more than 20 go into ten times the limit.
+    assert 3 <= found.count("passed") <= 20
+    assert found[20:] == ["timed_out"] * 20
+    assert set(found) == {"passed", "timed_out"}
 
 
 def test_the_order_of_a_set_is_the_same_in_every_run(runner):
