@@ -49,6 +49,8 @@ def make_folder(path: Path, *, private: bool = False) -> None:
 
     Nobody else may even look into a private one, nor into ``RATCHET_HOME``.
     """
+    if path.is_dir():
+        return
     home = ratchet_home()
     for folder in (*reversed(path.parents), path):
         if not folder.is_dir():

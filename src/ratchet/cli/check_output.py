@@ -22,8 +22,11 @@ def print_report(report: Readiness, further: Mapping[str, str] | None = None) ->
     for text in report.warnings:
         note(console, text, "Warning:")
     if not report.faults:
-        rest = " These checks passed; the run was not started. Whether its verifier's report is confirmed is checked "
-        console.print(Text.assemble(("Ready.", "green"), f"{rest}when it starts."))
+        what = (
+            " These checks passed; the run was not started. Whether its verifier's report is confirmed is checked when "
+            "it starts."
+        )
+        console.print(Text.assemble(("Ready.", "green"), what))
 
 
 def report_fields(report: Readiness) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from ratchet.cli.faults import EXIT_STATE, EXIT_TASK, tell
 from ratchet.cli.interrupts import interruptible
 from ratchet.cli.live import print_event, round_line
 from ratchet.cli.options import json_option, run_argument
-from ratchet.cli.output import console_for, plain
-from ratchet.run.display import shown_seconds, visible
+from ratchet.cli.output import console_for, emit, plain
+from ratchet.run.display import shown_seconds
 from ratchet.run.events import PHASE_WORDS, Event, HeldOut, Note, RoundDone, RunStarted, UnknownEvent
 from ratchet.service.runs import follow as following
 from ratchet.service.runs.follow import Followed, Look, now
@@ -145,13 +145,13 @@ def log(run_or_folder: str, last: int | None, follow: bool, as_json: bool) -> No
     """Read a run's log: numbers only, one line a round."""
     if not follow:
         lines = following.log_lines(run_or_folder, last)
-        for line in [json.dumps({"lines": lines})] if as_json else lines:
-            click.echo(line if as_json else visible(line))
+        for text in [""] if as_json else lines:
+            emit(as_json, {"lines": lines}, text)
         return
     try:
         with interruptible() as pause:
             for lines in following.follow_log(run_or_folder, last, pause=pause):
                 for line in lines:
-                    click.echo(json.dumps({"line": line}) if as_json else visible(line))
+                    emit(as_json, {"line": line}, line)
     except KeyboardInterrupt:
         return

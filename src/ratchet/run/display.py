@@ -19,10 +19,7 @@ def visible(text: str) -> str:
     """A text in which nothing acts on a terminal or hides: no control or format characters but line and tab."""
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else " " if c.isspace() and category(c) == "Zs" else _REPLACEMENT
-        for c in text
-    )
+    return "".join(c if c.isprintable() or c in "\n\t" else " " if category(c) == "Zs" else _REPLACEMENT for c in text)
 
 
 def shortened(text: str, limit: int) -> str:

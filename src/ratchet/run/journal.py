@@ -11,6 +11,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -96,11 +97,10 @@ def _last(path: Path, file: IO[bytes]) -> tuple[int, int]:
     if not whole:
         return 0, 0
     line = whole.splitlines(keepends=True)[-1]
-    if _is_json(line):
-        with damage_as_error(path):
-            row = json.loads(line)
-            if _is_as_written(line, row):
-                return int(row["seq"]), start + len(whole)
+    with damage_as_error(path), suppress(json.JSONDecodeError, UnicodeDecodeError):
+        row = json.loads(line)
+        if _is_as_written(line, row):
+            return int(row["seq"]), start + len(whole)
     # What is damaged is said there, and a torn end is left out.
     ends = [(event.seq, end) for event, end in read_from(path)]
     return ends[-1] if ends else (0, 0)

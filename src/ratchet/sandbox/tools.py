@@ -55,8 +55,8 @@ _NEWEST_PYTHON = 20  # of Python 3: how far the search by version goes
 _SYSTEM_PATH = "/usr/bin:/usr/sbin:/usr/local/bin:/bin:/sbin"
 _PYTHON_FOLDERS = ("/usr/bin", "/usr/local/bin")
 
-# Calls from number 424 on they have the same number on every architecture, so that a libseccomp which
-# is older than the call can still deny it: io_uring_setup, io_uring_enter, io_uring_register, open_tree, move_mount,
+# Calls from number 424 on have the same number on every architecture, so that a libseccomp which is older
+# than the call can still deny it: io_uring_setup, io_uring_enter, io_uring_register, open_tree, move_mount,
 # fsopen, fsconfig, fsmount, fspick, pidfd_open; pidfd_getfd, process_madvise, mount_setattr, quotactl_fd, memfd_secret,
 # process_mrelease, open_tree_attr.
 _NEWER = (*range(425, 435), 438, 440, 442, 443, 447, 448, 467)

@@ -19,7 +19,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Literal, NamedTuple
 
-from ratchet.sandbox.code_run import CodeRunner
+from ratchet.sandbox.code_run import CodeResult, CodeRunner
 from ratchet.sandbox.code_tests import AssertTests, BadTests, CodeTests, read_tests, same_output
 from ratchet.sandbox.tools import find_tools
 from ratchet.verifiers.base import Building, Example, Grade, Kind, KnownAnswers, PartVerifier, Prompt
@@ -31,6 +31,7 @@ _PYTHON = ("python", "python3", "py")
 _FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`\r]*?)[ \t\r]*")
 
 
+# See ``_saying_yes``.
 _YES = """
 class Yes:
     def __bool__(self): raise TypeError
@@ -115,8 +116,7 @@ class Code(PartVerifier):
         """
         tests = _tests_of(prompt)
         if prompt.ground_truth.strip():
-            program = find_program(prompt.ground_truth)
-            result = self._runner.run(program.source if program else "", tests)
+            result = self._run_solution(prompt, tests)
             if result.count("passed") < len(tests):
                 raise BadTests(
                     f"has a reference solution that passes {result.count('passed')} of its {len(tests)} tests "
@@ -161,10 +161,12 @@ class Code(PartVerifier):
         if data is None:
             data = self._unchecked.get(key)
         if data is None:
-            program = find_program(prompt.ground_truth)
-            data = list(self._runner.run(program.source if program else "", tests).data)
-            self._unchecked[key] = data
+            data = self._unchecked[key] = list(self._run_solution(prompt, tests).data)
         return replace(tests, data=tuple(data))
+
+    def _run_solution(self, prompt: Prompt, tests: CodeTests) -> CodeResult:
+        program = find_program(prompt.ground_truth)
+        return self._runner.run(program.source if program else "", tests)
 
     def _passes(self, program: str, tests: CodeTests) -> bool:
         if isinstance(tests, AssertTests):
