@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
@@ -16,6 +17,7 @@ from ratchet.errors import Conflict, DiskFull, RatchetError
 from ratchet.files import disk_full_as_error, make_folder, unusable_as_error
 
 _BUSY_SECONDS = 30  # how long a writer waits for its turn; a write takes milliseconds
+_PAUSE_SECONDS = 0.01
 _HOME_ADVICE = "Set RATCHET_HOME to a folder that can be written to."
 
 
@@ -37,8 +39,9 @@ def engine(url: URL) -> sa.Engine:
     @sa.event.listens_for(made, "connect")
     def set_up(connection: Any, _: object) -> None:
         connection.isolation_level = None  # the driver's own BEGIN comes too late, only before the first change
-        for pragma in (f"busy_timeout={_BUSY_SECONDS * 1000}", "journal_mode=WAL", "foreign_keys=ON"):
+        for pragma in (f"busy_timeout={_BUSY_SECONDS * 1000}", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}").close()
+        _write_ahead(connection)
 
     @sa.event.listens_for(made, "begin")
     def begin(connection: sa.Connection) -> None:
@@ -48,6 +51,19 @@ def engine(url: URL) -> sa.Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return made
+
+
+def _write_ahead(connection: Any) -> None:
+    """Turn the write-ahead log on. SQLite waits for no turn here: of processes that make a database one is refused."""
+    end = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            time.sleep(_PAUSE_SECONDS)
 
 
 @contextmanager
