@@ -96,7 +96,7 @@ def test_with_no_descriptor_left(other_machine):
 
 def test_with_user_namespaces_turned_off():
     # In a namespace of its own, so that no setting of the machine is touched.
-    script = 'read start; echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --inh-caps=-all --ambient-caps=-all "$0" -c "$1"'
+    script = 'echo ready; read start; echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --inh-caps=-all --ambient-caps=-all "$0" -c "$1"'
     process = subprocess.Popen(
         ["unshare", "--user", "--keep-caps", "sh", "-c", script, sys.executable, PROBE],
         stdin=subprocess.PIPE,
@@ -104,8 +104,7 @@ def test_with_user_namespaces_turned_off():
         text=True,
     )
     # Once the shell runs: ids that are mapped in the middle of its start cost it the capabilities.
-    while Path(f"/proc/{process.pid}/comm").read_text() != "sh\n":
-        assert process.poll() is None
+    assert process.stdout.readline() == "ready\n"
     assert os.readlink(f"/proc/{process.pid}/ns/user") != os.readlink("/proc/self/ns/user")
     # As root all ids are kept, as an ordinary user the own one: the sandbox's user must exist in there.
     kept = "0 0 65536" if os.geteuid() == 0 else f"{os.geteuid()} {os.geteuid()} 1"
